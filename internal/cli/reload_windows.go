@@ -1,0 +1,6 @@
+package cli
+
+import "os"
+
+// reloadSignal is nil: Windows has no such signal.
+var reloadSignal os.Signal
