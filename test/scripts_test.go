@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -34,8 +36,9 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exit": exitCode,
-			"json": oneObject,
+			"exit":       exitCode,
+			"eventually": eventually,
+			"json":       oneObject,
 		},
 	})
 }
@@ -55,6 +58,30 @@ func exitCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != args[0] {
 		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// eventually runs a command until its output matches a pattern, for what another process writes shortly after it was
+// seen to act: eventually PATTERN COMMAND ARGS…
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually PATTERN COMMAND ARGS…")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	end := time.After(30 * time.Second)
+	for {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-end:
+			ts.Fatalf("after 30 s the output does not match %q: %v", pattern, err)
+		}
 	}
 }
 
