@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -151,7 +152,7 @@ func (f *front) same(metas map[string]json.RawMessage) (state string) {
 			f.t.Errorf("%s: the launcher is %s, not %s", name, got, want)
 		}
 		own, _ := wire.GetString(metas[name], authority.MetaOwnLauncher, "executable")
-		if path, _ := binary(); strings.HasPrefix(name, "behind") != (own == path) || own != "" && own != path {
+		if path := f.own(); strings.HasPrefix(name, "behind") != (own == path) || own != "" && own != path {
 			f.t.Errorf("%s: our own launcher is %q, of %q", name, own, path)
 		}
 	}
@@ -341,11 +342,12 @@ func TestA23GrantIsThatOfTheConfigurationAsItIsNow(t *testing.T) {
 	grant := func(lines string) { w.config(entry + "[grants.g]\nservers = [\"lab\"]\n" + lines) }
 	grant(`sandbox = "workspace-write"`)
 	ctx := within(t)
-	cmd := exec.Command(filepath.Join(w.bin(), "nightporter"), "mcp", "--alone", "--grant", "g")
-	cmd.Dir, cmd.Env = w.work, w.env
+	cmd := exec.Command(w.own(), "mcp", "--alone", "--grant", "g")
+	var said bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stderr = w.work, w.env, &said
 	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; it said: %s", err, &said)
 	}
 	t.Cleanup(func() { _ = session.Close() })
 	// until calls until the answer holds a text.
@@ -397,7 +399,7 @@ args = ["mcp"]
 env = { NIGHTPORTER_HOME = %q }
 default_tools_approval_mode = "approve"
 required = true
-`, filepath.Join(w.bin(), "nightporter"), filepath.Join(w.home, "np"))
+`, w.own(), filepath.Join(w.home, "np"))
 	file := filepath.Join(w.work, "made")
 	for _, mode := range []string{"read-only", "workspace-write"} {
 		w.ask(call("runner", "run", text(object{"command": []string{"sh", "-c", "echo it ran; echo x >" + file}})), fakemodel.Says("done"))

@@ -79,7 +79,10 @@ func newWorld(t *testing.T, script fakemodel.Script) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.link("nightporter", path)
+	// A name of its own for the one binary: by it the processes of this world are told from those of tests beside it.
+	if err := errors.Join(os.MkdirAll(w.bin(), 0o700), os.Link(path, w.own())); err != nil {
+		t.Fatal(err)
+	}
 	w.base = programs.Env(w.home, "NIGHTPORTER_HOME="+filepath.Join(w.home, "np"), "PATH="+w.bin()+":"+os.Getenv("PATH"))
 	w.useModel()
 	t.Cleanup(w.end)
@@ -99,6 +102,9 @@ func (w *world) end() {
 }
 
 func (w *world) bin() string { return filepath.Join(w.home, "bin") }
+
+// own is this world's Nightporter.
+func (w *world) own() string { return filepath.Join(w.bin(), "nightporter") }
 
 // link puts a program on the operator's PATH.
 func (w *world) link(name, path string) {
@@ -176,7 +182,7 @@ func (w *world) start(args ...string) *running {
 // startAs is start behind other words, such as those of unshare, and with a standard input.
 func (w *world) startAs(before []string, stdin io.Reader, args ...string) *running {
 	w.t.Helper()
-	argv := slices.Concat(before, []string{filepath.Join(w.bin(), "nightporter")}, args)
+	argv := slices.Concat(before, []string{w.own()}, args)
 	r := &running{w: w, done: make(chan struct{})}
 	r.cmd = exec.CommandContext(within(w.t), argv[0], argv[1:]...)
 	r.cmd.Dir, r.cmd.Env, r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = w.work, w.env, stdin, &r.stdout, &r.stderr
@@ -394,10 +400,9 @@ func (w *world) install(p program) {
 }
 
 // processes are those of the operator's world, with their arguments: those with its home in their
-// environment, and Nightporter's own.
+// environment, and its Nightporter's own, which keep none.
 func (w *world) processes() map[int]string {
 	found := map[int]string{}
-	own, _ := binary()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		w.t.Fatal(err)
@@ -409,7 +414,7 @@ func (w *world) processes() map[int]string {
 		}
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || exe != own && !bytes.Contains(env, []byte("HOME="+w.home+"\x00")) {
+		if err != nil || exe != w.own() && !bytes.Contains(env, []byte("HOME="+w.home+"\x00")) {
 			continue
 		}
 		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
