@@ -58,18 +58,7 @@ type app struct {
 func Main(args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr, flags: new(commands)}
 	a.dirs = dirs.Find(a.getenv)
-	exited := false
-	parser, err := kong.New(a.flags,
-		kong.Name(name),
-		kong.Description("An MCP runtime and a harness for unattended coding agents."),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(int) { exited = true }), // --help asks for it, and goes on
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-	)
-	if err != nil {
-		return a.report(err)
-	}
-	parsed, err := parser.Parse(args)
+	parsed, exited, err := parse(a.flags, args, stdout, stderr)
 	switch {
 	case exited:
 		return run.ExitOK
@@ -77,6 +66,28 @@ func Main(args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return a.report(usageOf(err))
 	}
 	return a.report(parsed.Run(a))
+}
+
+// Check says what is wrong with a command line, as Main would, and runs nothing.
+func Check(args []string) error {
+	_, _, err := parse(new(commands), args, io.Discard, io.Discard)
+	return err
+}
+
+// parse reads a command line into flags. exited says that it asked for help or the like, and has been answered.
+func parse(flags *commands, args []string, stdout, stderr io.Writer) (parsed *kong.Context, exited bool, err error) {
+	parser, err := kong.New(flags,
+		kong.Name(name),
+		kong.Description("An MCP runtime and a harness for unattended coding agents."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) { exited = true }), // --help asks for it, and goes on
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	)
+	if err != nil {
+		return nil, false, err
+	}
+	parsed, err = parser.Parse(args)
+	return parsed, exited, err
 }
 
 func (a *app) getenv(key string) string { return agent.Getenv(a.env, key) }
