@@ -37,6 +37,7 @@ type commands struct {
 	Servers serversCmd `cmd:"" help:"List, show, add, remove, start and stop servers."`
 	Tools   toolsCmd   `cmd:"" help:"List and call tools."`
 	Files   configCmd  `cmd:"" name:"config" help:"Check the configuration, print its schema and its path."`
+	Import  importCmd  `cmd:"" help:"Take over the MCP servers of other programs: Claude Code, Codex, Cursor and more."`
 	demoCommands
 	Audit   auditCmd   `cmd:"" help:"Show which tools were called, by whom, and how that ended."`
 	Sandbox sandboxCmd `cmd:"" help:"Run a command under the sandbox state of a tool call."`

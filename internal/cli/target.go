@@ -13,6 +13,7 @@ import (
 
 	"nightporter/internal/agent"
 	"nightporter/internal/agent/registry"
+	"nightporter/internal/clients"
 	"nightporter/internal/config"
 	"nightporter/internal/ledger"
 	"nightporter/internal/run"
@@ -230,6 +231,11 @@ func (a *app) hidden(cfg *config.Config) []string {
 	paths := a.dirs.Private()
 	for _, file := range []string{cfg.File, cfg.Extras, cfg.Gateway.TokenFile} {
 		if abs, err := filepath.Abs(file); file != "" && err == nil && !slices.Contains(paths, abs) {
+			paths = append(paths, abs)
+		}
+	}
+	if cfg.File != "" {
+		if abs, err := filepath.Abs(filepath.Join(filepath.Dir(cfg.File), clients.SecretsFolder)); err == nil && !slices.Contains(paths, abs) {
 			paths = append(paths, abs)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -30,6 +31,15 @@ type NewServer struct {
 	BearerTokenEnvVar string
 
 	Required bool
+
+	// Settings are further keys, written in this order after those above.
+	Settings []Setting
+}
+
+// Setting is one key of an entry.
+type Setting struct {
+	Key   []string // below the entry, such as {"type"} or {"oauth", "client_id"}
+	Value any      // a string, bool, int64, float64 or []string
 }
 
 // AddServer returns data with the entry added at its end. An entry of that name is an error, unless replace is
@@ -462,14 +472,9 @@ func (e *editor) render(s NewServer) string {
 		}
 	}
 	list := func(key string, values []string) {
-		if len(values) == 0 {
-			return
+		if len(values) > 0 {
+			add(key, settingText(values))
 		}
-		quoted := make([]string, len(values))
-		for i, v := range values {
-			quoted[i] = tomlString(v)
-		}
-		add(key, "["+strings.Join(quoted, ", ")+"]")
 	}
 	table := func(key string, values [][2]string) {
 		if len(values) == 0 {
@@ -490,8 +495,25 @@ func (e *editor) render(s NewServer) string {
 	if s.Required {
 		add("required", "true")
 	}
+	var below [][]string // tables, in the order of their first key
+	for _, set := range s.Settings {
+		switch dir := set.Key[:len(set.Key)-1]; {
+		case len(dir) == 0:
+			add(set.Key[0], settingText(set.Value))
+		case !slices.ContainsFunc(below, func(other []string) bool { return slices.Equal(other, dir) }):
+			below = append(below, dir)
+		}
+	}
 	table("env", s.Env)
 	table("http_headers", s.Headers)
+	for _, dir := range below {
+		lines = append(lines, "", "["+tomlPath(slices.Concat(e.target, dir)...)+"]")
+		for _, set := range s.Settings {
+			if last := len(set.Key) - 1; slices.Equal(set.Key[:last], dir) {
+				add(set.Key[last], settingText(set.Value))
+			}
+		}
+	}
 	return strings.Join(lines, e.newline) + e.newline
 }
 
@@ -508,6 +530,27 @@ func tomlKey(key string) string {
 		return key
 	}
 	return tomlString(key)
+}
+
+// settingText returns the value of a Setting as TOML.
+func settingText(v any) string {
+	switch v := v.(type) {
+	case string:
+		return tomlString(v)
+	case []string:
+		quoted := make([]string, len(v))
+		for i, text := range v {
+			quoted[i] = tomlString(text)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	case float64:
+		text := strconv.FormatFloat(v, 'f', -1, 64)
+		if !strings.Contains(text, ".") {
+			text += ".0"
+		}
+		return text
+	}
+	return fmt.Sprint(v)
 }
 
 // tomlString returns text as a basic string of TOML 1.0.

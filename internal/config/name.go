@@ -33,6 +33,9 @@ func reserved(name string) bool {
 	return strings.EqualFold(name, ReservedName) || spelled == ReservedName || strings.HasPrefix(spelled, ReservedName+"__")
 }
 
+// ReservedFor reports whether a name is refused because it, or one that an agent makes of it, is Nightporter's own.
+func ReservedFor(name string) bool { return reserved(name) }
+
 // CheckName says why a server cannot have that name: it is empty, too long, reserved, or has characters
 // that cannot be shown or carried.
 func CheckName(name string) error {

@@ -36,6 +36,9 @@ func (d Dirs) ConfigFile() string { return filepath.Join(d.Config, "config.toml"
 // ExtraFile is the file of the operator's extras: servers in Claude Code's JSON, written by hand.
 func (d Dirs) ExtraFile() string { return filepath.Join(d.Config, "extra-mcp.json") }
 
+// Secrets is the folder of secrets that an import moved out of the configuration.
+func (d Dirs) Secrets() string { return filepath.Join(d.Config, "secrets") }
+
 // Catalogs is the folder of saved catalogs.
 func (d Dirs) Catalogs() string { return filepath.Join(d.Cache, "catalogs") }
 
@@ -61,7 +64,7 @@ func (d Dirs) Tokens() string { return filepath.Join(d.State, "gateway-tokens.js
 // work.
 func (d Dirs) Private() []string {
 	return []string{
-		d.ConfigFile(), d.ExtraFile(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
+		d.ConfigFile(), d.ExtraFile(), d.Secrets(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
 		filepath.Join(d.Ledger(), "conversations"), filepath.Join(d.Ledger(), "sessions"), d.Catalogs(), d.Proofs(),
 	}
 }

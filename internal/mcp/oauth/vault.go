@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/zalando/go-keyring"
 
+	"nightporter/internal/config"
 	"nightporter/internal/safefile"
 )
 
@@ -43,7 +43,7 @@ type keyringVault struct{}
 
 // ask runs do, which cannot be cancelled, and waits for it no longer than the keyring's patience.
 func ask(ctx context.Context, do func() (string, error)) (string, error) {
-	if !hasBus() {
+	if !config.HasKeyring() {
 		return "", errors.New("there is no session bus here that leads to the keyring (DBUS_SESSION_BUS_ADDRESS)")
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyringPatience)
@@ -87,17 +87,6 @@ func (keyringVault) remove(ctx context.Context, key string) error {
 		return nil
 	}
 	return err
-}
-
-// hasBus reports whether there is a way to the keyring. On Linux it is not asked where no session bus runs: the D-Bus library would
-// start one.
-func hasBus() bool {
-	if runtime.GOOS != "linux" || os.Getenv("DBUS_SESSION_BUS_ADDRESS") != "" {
-		return true
-	}
-	dir := os.Getenv("XDG_RUNTIME_DIR")
-	_, err := os.Stat(filepath.Join(dir, "bus"))
-	return dir != "" && err == nil
 }
 
 // keyringWorks tries the keyring.
