@@ -93,5 +93,8 @@ func (c *mcpCmd) Run(a *app) error {
 	ending, done := context.WithTimeout(context.Background(), endPatience)
 	defer done()
 	e.Close(ending)
+	if ctx.Err() != nil {
+		return nil // a client that ends its server by a signal means no harm
+	}
 	return err
 }

@@ -59,8 +59,11 @@ func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, safefile.DirMode); err != nil {
 		return fail(err)
 	}
-	if err := os.Chmod(dir, safefile.DirMode); err != nil {
-		return fail(err)
+	// Not when it is as it should be: a home that cannot be written is read all the same.
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != safefile.DirMode {
+		if err := os.Chmod(dir, safefile.DirMode); err != nil {
+			return fail(err)
+		}
 	}
 	path := filepath.Join(dir, "key")
 	if key, err := os.ReadFile(path); err == nil && len(key) == keySize {

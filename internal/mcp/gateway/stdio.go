@@ -27,7 +27,12 @@ const (
 	// lastRequests is how long the requests may take that came before the end of a client's input. A client that has
 	// gone leaves calls in progress behind, which are not to keep its servers for long.
 	lastRequests = 5 * time.Second
+	// deafPatience is how long the session's own reading waits for a client that goes on sending and reads nothing. Behind what it
+	// sends the end of its input would not be seen.
+	deafPatience = 10 * time.Second
 )
+
+var errDeaf = fmt.Errorf("the client goes on sending, and has read nothing for %v", deafPatience)
 
 // ServeStdio serves one client over a pair of streams until in ends or ctx does, and then ends its servers. Both eras are
 // spoken; the client's first request decides. A client that reads nothing more, and a server that does not start, hold up the end for a few seconds
@@ -35,7 +40,7 @@ const (
 func (e *Endpoint) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &stdioSession{e: e, ctx: ctx, lines: make(chan []byte), ended: make(chan struct{})}
+	s := &stdioSession{e: e, ctx: ctx, giveUp: cancel, lines: make(chan []byte), ended: make(chan struct{})}
 	s.streams, s.endStreams = context.WithCancel(ctx)
 	defer s.endStreams()
 	frames := make(chan []byte)
@@ -107,6 +112,8 @@ func (s *stdioSession) drain() {
 type stdioSession struct {
 	e   *Endpoint
 	ctx context.Context // of the session
+	// giveUp ends the session for a reason.
+	giveUp context.CancelCauseFunc
 	// streams is the ctx of subscriptions/listen, and endStreams ends it.
 	streams    context.Context
 	endStreams context.CancelFunc
@@ -157,8 +164,12 @@ func (s *stdioSession) writeTo(out io.Writer) error {
 // write is for what comes of a request, which may still be read when the session ends.
 func (s *stdioSession) write(m wire.Message) error { return s.writeLine(m.Append(nil), s.ended) }
 
-// say is for where the client's frames are read, which must not wait for a client that reads nothing once the session ends.
-func (s *stdioSession) say(m wire.Message) { _ = s.writeLine(m.Append(nil), s.ctx.Done()) }
+// say is for where the client's frames are read, which must not wait for ever for a client that reads nothing.
+func (s *stdioSession) say(m wire.Message) {
+	patience := time.AfterFunc(deafPatience, func() { s.giveUp(errDeaf) })
+	defer patience.Stop()
+	_ = s.writeLine(m.Append(nil), s.ctx.Done())
+}
 
 // writeLine waits until the line is being written, or until is closed.
 func (s *stdioSession) writeLine(line []byte, until <-chan struct{}) error {

@@ -36,12 +36,13 @@ type Conn struct {
 	closed chan struct{} // closed when the connection is gone
 	beside group         // answers to the server
 
-	mu     sync.Mutex
-	err    error // why it is gone; set before closed is closed
-	nextID int64
-	calls  map[string]*call // not yet answered, by the id we gave them
-	order  []*call          // the same, oldest first
-	tasks  []*call          // that are answered and go on as tasks, oldest first
+	mu      sync.Mutex
+	err     error // why it is gone; set before closed is closed
+	nextID  int64
+	calls   map[string]*call // not yet answered, by the id we gave them
+	order   []*call          // the same, oldest first
+	tasks   []*call          // that are answered and go on as tasks, oldest first
+	looking bool             // whether it hangs
 	questions
 }
 
@@ -150,7 +151,15 @@ func (e *TimeoutError) Error() string {
 	if e.Asking {
 		return fmt.Sprintf("server %q asked a question in the middle of %s, which nobody answered within %v", e.Server, e.Method, e.After)
 	}
-	return fmt.Sprintf("server %q did not answer %s within %v; raise mcp_servers.%s.tool_timeout_sec if it needs longer", e.Server, e.Method, e.After, e.Server)
+	return fmt.Sprintf("server %q did not answer %s within %v; raise mcp_servers.%s.tool_timeout_sec if it needs longer", e.Server, e.Method, rounded(e.After), e.Server)
+}
+
+// rounded is a duration without digits that nobody needs.
+func rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(100 * time.Millisecond)
 }
 
 // GoneError says that the connection ended while a request was in flight, or before, or that the exchange which was to
@@ -330,6 +339,7 @@ func (c *Conn) Call(ctx context.Context, r Request) (answer wire.Message, err er
 			if reached(ending()) {
 				c.cancel(k, "timed out")
 			}
+			c.lookAfter()
 			if timer.paused {
 				return wire.Message{}, &TimeoutError{c.spec.Name, r.Method, askPatience, true}
 			}
@@ -460,11 +470,63 @@ func (c *Conn) cancel(k *call, reason string) {
 	_ = c.Notify(ctx, wire.Cancelled, params)
 }
 
+// pingPatience is how long a server that has let a call time out may take for a ping: many answer none while they work.
+const pingPatience = 10 * time.Second
+
+// lookAfter ends the connection to a process of ours that hangs: one that has let a call time out, and does not answer a ping
+// either. It would let every later call time out as well; so the next one starts it anew.
+func (c *Conn) lookAfter() {
+	if c.t.pid() == 0 {
+		return
+	}
+	c.mu.Lock()
+	looking := c.looking
+	c.looking = true
+	c.mu.Unlock()
+	if looking {
+		return
+	}
+	c.beside.start(func() {
+		defer func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.looking = false
+		}()
+		ask := wire.Ping
+		if c.Hello.Era() == wire.StatelessEra {
+			ask = wire.Discover // this era has no ping
+		}
+		ctx, stop := context.WithTimeout(c.ctx, pingPatience)
+		defer stop()
+		_, err := c.Call(ctx, Request{Method: ask})
+		c.mu.Lock()
+		alone := len(c.order) == 0 && len(c.tasks) == 0 // what others wait for may yet come
+		c.mu.Unlock()
+		if errors.Is(err, context.DeadlineExceeded) && alone {
+			c.fail(errHung)
+		}
+	})
+}
+
+var errHung = fmt.Errorf("it let a call time out and did not answer a ping within %v either, and was ended", pingPatience)
+
+// unreadable ends the call whose answer begins with head and cannot be read for the reason why.
+func (c *Conn) unreadable(head []byte, why string) {
+	if id := wire.AnswerID(head); id != nil {
+		c.receive(wire.Message{ID: id, Error: wire.Encode(wire.Errorf(wire.CodeInternal,
+			"the answer of server %q cannot be read: %s", c.spec.Name, why))}, nil)
+	}
+}
+
 // receive takes a frame of the server. related is the call that it came with, where the transport
 // can tell (HTTP); frames over stdio say so themselves or not at all.
 func (c *Conn) receive(m wire.Message, related *call) {
 	switch {
 	case m.IsResponse():
+		if m.Result != nil && m.Result[0] != '{' { // every result of MCP is an object, and clients take nothing else
+			c.unreadable(m.Append(nil), fmt.Sprintf("its result is no object: %s", c.mask.excerpt(m.Result)))
+			return
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if k := c.calls[plainID(m.ID)]; k != nil { // else an answer to nothing, or a late one

@@ -337,6 +337,10 @@ func (t *httpTransport) failed(response *http.Response, related *call) error {
 		t.conn.receive(m, related)
 		return nil
 	}
+	if to, err := response.Location(); err == nil && response.StatusCode/100 == 3 {
+		// Not followed: the credential would go along.
+		return &statusError{response.StatusCode, fmt.Sprintf("it sends to %s; if that is the server, make it the url", shown(to))}
+	}
 	return &statusError{response.StatusCode, lastLines(t.conn.mask.piece(string(body), false, len(body) == errorBody), 3)}
 }
 

@@ -200,7 +200,7 @@ func (e *StartError) Error() string {
 	text := fmt.Sprintf("server %q: %s failed after %v: %v", e.Server, e.Phase, e.Elapsed.Round(time.Millisecond), e.Err)
 	if e.Timeout > 0 {
 		text = fmt.Sprintf("server %q: %s did not end within %v", e.Server, e.Phase, e.Timeout)
-		if e.Err != nil {
+		if e.Err != nil && e.Err.Error() != "" && e.Err != context.DeadlineExceeded {
 			text += ": " + e.Err.Error()
 		}
 		text += fmt.Sprintf("; raise mcp_servers.%s.startup_timeout_sec if it needs longer", e.Server)

@@ -77,16 +77,21 @@ func (t *stdio) read() {
 		}
 		if dropped {
 			t.note(line, true)
+			t.conn.unreadable(line, fmt.Sprintf("it is longer than %d MiB", maxFrame>>20))
 			continue
 		}
 		m, err := wire.Parse(append([]byte(nil), line...))
 		if err != nil {
 			t.note(line, false)
+			t.conn.unreadable(line, err.Error())
 			continue
 		}
 		t.conn.receive(m, nil)
 	}
 }
+
+// quotedJunk is how much of such a line is shown: enough to know it again.
+const quotedJunk = 120
 
 // note keeps the first line that was no frame. It is masked before it is cut and quoted, or half a secret would be left.
 func (t *stdio) note(line []byte, dropped bool) {
@@ -95,7 +100,7 @@ func (t *stdio) note(line []byte, dropped bool) {
 	if t.skip++; t.skip > 1 {
 		return
 	}
-	t.junk = fmt.Sprintf("%.*q", quoted, t.conn.mask.piece(string(line), false, dropped))
+	t.junk = fmt.Sprintf("%.*q", quotedJunk, t.conn.mask.piece(string(line), false, dropped))
 	if dropped {
 		t.junk = fmt.Sprintf("a line of more than %d MiB, which begins %s", maxFrame>>20, t.junk)
 	}
@@ -175,7 +180,7 @@ func (t *stdio) why(err error) error {
 	default:
 		if closed {
 			parts = append(parts, fmt.Sprintf("%s closed its standard input or output", t.conn.spec.Path))
-		} else if err != nil {
+		} else if err != nil && !errors.Is(err, context.DeadlineExceeded) { // whose deadline it was is said with it
 			parts = append(parts, err.Error())
 		}
 	}

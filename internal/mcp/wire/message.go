@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 )
 
 // Message is one frame: a request (ID and Method), a notification (Method) or a response (ID, and Result or
@@ -34,8 +35,12 @@ func (m *Message) IsResponse() bool { return m.Method == "" }
 
 // Parse reads one frame. The message shares memory with b.
 //
-// Batches (arrays) are not read: MCP has none since 2025-06-18 (docs/decisions/0012).
+// Batches (arrays) are not read: MCP has none since 2025-06-18 (docs/decisions/0012). What is no UTF-8, as JSON must be, is
+// replaced by U+FFFD: peers end a connection at it, and with it all that others have on it.
 func Parse(b []byte) (Message, error) {
+	if !utf8.Valid(b) {
+		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
+	}
 	members, err := Members(b)
 	if _, list := Elements(b); err != nil && list == nil {
 		return Message{}, errors.New("a batch is not taken: send each message by itself")
@@ -91,6 +96,40 @@ func Parse(b []byte) (Message, error) {
 		return m, errors.New("not a JSON-RPC frame: the id of a request is null")
 	}
 	return m, nil
+}
+
+// AnswerID finds the id in a response that [Parse] does not take, such as one that was cut, as far as it can be read. It is nil when
+// there is none before what is wrong, or a method.
+func AnswerID(b []byte) json.RawMessage {
+	var id json.RawMessage
+	i := skipSpace(b, 0)
+	if i >= len(b) || b[i] != '{' {
+		return nil
+	}
+	for {
+		start := skipSpace(b, i+1)
+		colon, err := scanKey(b, start)
+		if err != nil {
+			return id
+		}
+		end, _ := scanString(b, start)
+		from := skipSpace(b, colon)
+		to, err := scanValue(b, from)
+		if err != nil {
+			return id
+		}
+		switch unquote(b[start:end]) {
+		case "method":
+			return nil
+		case "id":
+			if c := b[from]; c == '"' || c == '-' || c >= '0' && c <= '9' {
+				id = b[from:to:to]
+			}
+		}
+		if i = skipSpace(b, to); i >= len(b) || b[i] != ',' {
+			return id
+		}
+	}
 }
 
 // Append appends the frame to dst as one line, without newlines inside or at its end.

@@ -36,7 +36,7 @@ func skipSpace(b []byte, i int) int {
 
 // scanValue returns the end of the JSON value that begins at b[i]. It checks the
 // grammar (RFC 8259) and nothing else: invalid UTF-8 inside strings, numbers of any size and
-// repeated keys are the peers' affair.
+// repeated keys are its callers' affair.
 func scanValue(b []byte, i int) (int, error) {
 	// The nesting is a stack of closing brackets, not recursion, so that depth costs one byte.
 	var stack []byte

@@ -227,12 +227,35 @@ func TestMapElementsChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestFrameOfSeveralLinesKeepsBytesThatAreNoUTF8(t *testing.T) {
-	m, err := Parse([]byte("{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{\r\n\"a\":\"\xff\xc3\"}}"))
+func TestFrameIsOneLineOfUTF8(t *testing.T) {
+	m, err := Parse([]byte("{\"jsonrpc\":\"2.0\",\n\"method\":\"m\",\"params\":{\r\n\"a\":\"\xff\xc3\"}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(m.Append(nil)), "{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{  \"a\":\"\xff\xc3\"}}"; got != want {
+	want := "{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":{  \"a\":\"\uFFFD\"}}"
+	if got := string(m.Append(nil)); got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestTheIDOfAnAnswerThatCannotBeReadIsFound(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":7,"result":{"content":[{"ty`: "7",
+		`{"id": "a\"b" , "result" : [[[`:                    `"a\"b"`,
+		`{"result":{},"id":7}`:                              "7",
+		`{"result":{"id":1},"id`:                            "",
+		`{"result":{`:                                       "",
+		`{"id":7,"method":"x","params":{`:                   "",
+		`{"id":7`:                                           "7",
+		`{"id":null,"result":{`:                             "",
+		`{"id":{"id":7},"error":`:                           "",
+		`[{"id":7}]`:                                        "",
+		``:                                                  "",
+		`{`:                                                 "",
+		`x{"id":7}`:                                         "",
+	} {
+		if got := string(AnswerID([]byte(text))); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
 	}
 }
