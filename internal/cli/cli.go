@@ -29,15 +29,17 @@ type commands struct {
 	ShowVersion versionFlag `name:"version" help:"Print the version."`
 	Color       string      `enum:"auto,always,never" default:"auto" help:"Colours: ${enum}. NO_COLOR is honoured."`
 
-	Run     runCmd     `cmd:"" help:"Put a prompt to an agent and print its reply."`
-	Prove   proveCmd   `cmd:"" help:"Show what an agent would reach, without asking a model."`
-	MCP     mcpCmd     `cmd:"" name:"mcp" help:"Serve the configured MCP servers as one, on standard input and output."`
-	Gateway gatewayCmd `cmd:"" help:"Serve the configured MCP servers as one, over HTTP."`
-	Status  statusCmd  `cmd:"" help:"Show the servers: what runs, for whom, and why."`
-	Servers serversCmd `cmd:"" help:"List, show, add, remove, start and stop servers."`
-	Tools   toolsCmd   `cmd:"" help:"List and call tools."`
-	Files   configCmd  `cmd:"" name:"config" help:"Check the configuration, print its schema and its path."`
-	Import  importCmd  `cmd:"" help:"Take over the MCP servers of other programs: Claude Code, Codex, Cursor and more."`
+	Run        runCmd        `cmd:"" help:"Put a prompt to an agent and print its reply."`
+	Prove      proveCmd      `cmd:"" help:"Show what an agent would reach, without asking a model."`
+	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve the configured MCP servers as one, on standard input and output."`
+	Gateway    gatewayCmd    `cmd:"" help:"Serve the configured MCP servers as one, over HTTP."`
+	Status     statusCmd     `cmd:"" help:"Show the servers: what runs, for whom, and why."`
+	Servers    serversCmd    `cmd:"" help:"List, show, add, remove, start and stop servers."`
+	Tools      toolsCmd      `cmd:"" help:"List and call tools."`
+	Files      configCmd     `cmd:"" name:"config" help:"Check the configuration, print its schema and its path."`
+	Import     importCmd     `cmd:"" help:"Take over the MCP servers of other programs: Claude Code, Codex, Cursor and more."`
+	Connect    connectCmd    `cmd:"" help:"Point another program at Nightporter, in place of servers of its own."`
+	Disconnect disconnectCmd `cmd:"" help:"Take Nightporter out of another program's file again."`
 	demoCommands
 	Audit   auditCmd   `cmd:"" help:"Show which tools were called, by whom, and how that ended."`
 	Sandbox sandboxCmd `cmd:"" help:"Run a command under the sandbox state of a tool call."`

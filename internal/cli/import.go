@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -13,7 +13,6 @@ import (
 
 	"nightporter/internal/clients"
 	"nightporter/internal/config"
-	"nightporter/internal/live"
 	"nightporter/internal/run"
 )
 
@@ -159,28 +158,11 @@ func (a *app) take(plan *clients.Plan, servers []config.NewServer) error {
 
 // isOurs tells Nightporter itself among a client's servers.
 func (a *app) isOurs(cfg *config.Config) func(config.NewServer) bool {
-	urls := a.gatewayURLs(cfg)
-	return func(s config.NewServer) bool { return clients.IsNightporter(s, urls) }
-}
-
-// gatewayURLs are the addresses of this configuration's gateway: where it runs, else where it would.
-func (a *app) gatewayURLs(cfg *config.Config) []string {
-	var urls []string
-	if processes, err := live.Find(context.Background(), a.dirs.Live()); err == nil {
-		for _, p := range processes {
-			if p.Kind == "gateway" && sameFile(p.Config, a.configFile()) {
-				urls = append(urls, p.URL)
-			}
-		}
+	url, _ := a.gatewayURL(cfg)
+	own, _ := os.Executable() // which may have another name
+	return func(s config.NewServer) bool {
+		return clients.IsNightporter(s, url) || own != "" && s.Command == own && slices.Contains(s.Args, "mcp")
 	}
-	scheme := "http"
-	if cfg.Gateway.TLSCert != "" {
-		scheme = "https"
-	}
-	if _, _, err := net.SplitHostPort(cfg.Gateway.Listen); err == nil {
-		urls = append(urls, scheme+"://"+reachable(cfg.Gateway.Listen)+"/mcp")
-	}
-	return urls
 }
 
 func (c *importCmd) report(a *app, plan *clients.Plan) *imported {

@@ -2,7 +2,7 @@
 // platform, how it writes one down, and what it makes of a ${…}.
 //
 // [Read] takes their servers as entries of config.toml, and says of each that cannot be taken why; [MakePlan] decides which of
-// them to import.
+// them to import. A [Desk] puts Nightporter itself into such a file, and takes it out.
 package clients
 
 import (
@@ -34,6 +34,7 @@ type Client struct {
 	timeout   float64 // what one unit of an entry's timeout is, in seconds; 0: it has none
 	// urlIsSSE says that a url without a type means SSE. Else streamable HTTP is tried, and then SSE.
 	urlIsSSE bool
+	attach   attachment
 }
 
 // File is one file of a client in which servers stand.
@@ -76,6 +77,7 @@ var table = []*Client{
 			{User, everywhere("{claude}/.claude.json"), mcpServers},
 		},
 		variables: shellVariables, timeout: 0.001,
+		attach: attachment{form: typed, url: "url", tokenVar: "${%s}"},
 	},
 	{
 		ID: "claude-desktop", Name: "Claude Desktop",
@@ -87,6 +89,7 @@ var table = []*Client{
 			{Project, everywhere("{project}/.codex/config.toml"), nil},
 			{User, everywhere("{codex}/config.toml"), nil},
 		},
+		attach: attachment{url: "url", tokenVar: "%s"},
 	},
 	{
 		ID: "cursor", Name: "Cursor",
@@ -95,6 +98,7 @@ var table = []*Client{
 			{User, everywhere("{home}/.cursor/mcp.json"), mcpServers},
 		},
 		variables: editorVariables,
+		attach:    attachment{url: "url", tokenVar: "${env:%s}"},
 	},
 	{
 		ID: "vscode", Name: "VS Code",
@@ -107,6 +111,7 @@ var table = []*Client{
 			{User, application("Code - Insiders", "User/settings.json"), inSettings},
 		},
 		variables: editorVariables,
+		attach:    attachment{form: typed, url: "url", tokenVar: "${env:%s}"},
 	},
 	{
 		ID: "gemini", Name: "Gemini CLI",
@@ -115,11 +120,13 @@ var table = []*Client{
 			{User, everywhere("{home}/.gemini/settings.json"), mcpServers},
 		},
 		variables: geminiVariables, timeout: 0.001, urlIsSSE: true,
+		attach: attachment{url: "httpUrl", tokenVar: "${%s}"},
 	},
 	{
 		ID: "windsurf", Name: "Windsurf",
 		Files:     []File{{User, everywhere("{home}/.codeium/windsurf/mcp_config.json"), mcpServers}},
 		variables: windsurfVariables,
+		attach:    attachment{url: "serverUrl", tokenVar: "${env:%s}"},
 	},
 	{
 		ID: "zed", Name: "Zed",
@@ -128,6 +135,7 @@ var table = []*Client{
 			{User, map[string]string{"linux": "{xdg}/zed/settings.json", "darwin": "{home}/.config/zed/settings.json", "windows": "{appdata}/Zed/settings.json"}, zedServers},
 		},
 		timeout: 1,
+		attach:  attachment{form: custom, url: "url"},
 	},
 }
 
@@ -217,6 +225,11 @@ func (p Place) folder(variable string) string {
 		return or("CLAUDE_CONFIG_DIR")
 	}
 	return ""
+}
+
+// userFile is the file that the client's servers for all projects stand in: the first of that scope.
+func (c *Client) userFile() File {
+	return c.Files[slices.IndexFunc(c.Files, func(f File) bool { return f.Scope == User })]
 }
 
 // sameFolder reports whether two paths name one folder, as far as their texts tell. Clients write them with either slash.

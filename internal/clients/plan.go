@@ -219,12 +219,12 @@ func (d definition) against(other definition) string {
 	return strings.Join(parts, ", ")
 }
 
-// IsNightporter reports whether a client's server is Nightporter: its program with the command mcp, or an endpoint of its gateway, whose
-// addresses are urls.
-func IsNightporter(s config.NewServer, urls []string) bool {
+// IsNightporter reports whether a client's server is Nightporter: its program with the command mcp, or an endpoint of its gateway, which
+// is at url.
+func IsNightporter(s config.NewServer, url string) bool {
 	if s.Command != "" {
 		base := strings.ToLower(s.Command[strings.LastIndexAny(s.Command, `/\`)+1:])
 		return strings.TrimSuffix(base, ".exe") == config.ReservedName && slices.Contains(s.Args, "mcp")
 	}
-	return slices.ContainsFunc(urls, func(url string) bool { return s.URL == url || strings.HasPrefix(s.URL, url+"/") })
+	return s.URL == url || strings.HasPrefix(s.URL, url+"/")
 }

@@ -161,7 +161,7 @@ type Gateway struct {
 // Load reads the file at path: JSON when it is called .json or begins with {, else TOML.
 // A missing file is an error that wraps [fs.ErrNotExist].
 func Load(path string) (*Config, error) {
-	data, err := readFile(path)
+	data, err := readFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
@@ -189,18 +189,18 @@ func LoadDefault(d dirs.Dirs) (*Config, error) {
 	return c, nil
 }
 
-func readFile(path string) ([]byte, error) {
+func readFile(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d MiB; it does not look like a configuration file", path, maxFile>>20)
+	if int64(len(data)) > most {
+		return nil, fmt.Errorf("%s is larger than %d MiB; it does not look like a configuration file", path, most>>20)
 	}
 	return data, nil
 }

@@ -23,6 +23,14 @@ const editPatience = 5 * time.Second
 // other; what another program writes meanwhile is not written over but an error. A link is followed, not replaced.
 // The file's mode afterwards is 0600, without what it had not before.
 func EditFile(ctx context.Context, path, lock string, edit func(data []byte) ([]byte, error)) (changed bool, err error) {
+	return EditFileOf(ctx, path, lock, maxFile, func(was fs.FileMode) fs.FileMode { return was & safefile.FileMode }, edit)
+}
+
+// EditFileOf is [EditFile] of another program's file, of at most so many bytes. mode says which mode it is to have, by the one that it had, which
+// is 0600 for one that is missing.
+func EditFileOf(
+	ctx context.Context, path, lock string, most int64, mode func(was fs.FileMode) fs.FileMode, edit func(data []byte) ([]byte, error),
+) (changed bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(lock), safefile.DirMode); err != nil {
 		return false, fmt.Errorf("edit %s: %w", path, err)
 	}
@@ -44,7 +52,7 @@ func EditFile(ctx context.Context, path, lock string, edit func(data []byte) ([]
 	} else if _, err := os.Lstat(path); err == nil {
 		return false, fmt.Errorf("edit %s: it is a link to a file that does not exist", path)
 	}
-	before, mode, err := readToEdit(path)
+	before, was, err := readToEdit(path, most)
 	if err != nil {
 		return false, fmt.Errorf("edit %s: %w", path, err)
 	}
@@ -52,13 +60,13 @@ func EditFile(ctx context.Context, path, lock string, edit func(data []byte) ([]
 	if err != nil || bytes.Equal(before, after) {
 		return false, err
 	}
-	if now, _, err := readToEdit(path); err != nil || !bytes.Equal(now, before) {
+	if now, _, err := readToEdit(path, most); err != nil || !bytes.Equal(now, before) {
 		return false, fmt.Errorf("edit %s: another program has written it meanwhile; try again", path)
 	}
 	if err := safefile.Write(path, after); err != nil {
 		return false, err
 	}
-	if mode != safefile.FileMode {
+	if mode := mode(was); mode != safefile.FileMode {
 		if err := os.Chmod(path, mode); err != nil {
 			return true, fmt.Errorf("edit %s: %w", path, err)
 		}
@@ -66,8 +74,8 @@ func EditFile(ctx context.Context, path, lock string, edit func(data []byte) ([]
 	return true, nil
 }
 
-// readToEdit returns a file's content, and the mode that it is to have.
-func readToEdit(path string) ([]byte, fs.FileMode, error) {
+// readToEdit returns a file's content and its mode.
+func readToEdit(path string, most int64) ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, safefile.FileMode, nil
@@ -75,6 +83,6 @@ func readToEdit(path string) ([]byte, fs.FileMode, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	data, err := readFile(path)
-	return data, info.Mode().Perm() & safefile.FileMode, err
+	data, err := readFile(path, most)
+	return data, info.Mode().Perm(), err
 }

@@ -181,6 +181,9 @@ var (
 	bareWord   = regexp.MustCompile(`[^\s"'=:,{}\[\]#]{6,}(?:=+$)?`)
 )
 
+// MaskLine returns a line of a TOML or JSON file for a listing: keys and punctuation are kept, every value is masked.
+func MaskLine(line string) string { return maskLine(line, true) }
+
 // maskLine hides every value of a line that could not be parsed: the line may be the
 // one that holds a key, and leaving its quotes away is the usual mistake.
 // Names before = or : are kept, TOML's table headers and short words too.

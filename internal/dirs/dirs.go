@@ -57,6 +57,10 @@ func (d Dirs) Logins() string { return filepath.Join(d.State, "logins") }
 // Audit is the file of the audit record.
 func (d Dirs) Audit() string { return filepath.Join(d.State, "audit.db") }
 
+// Clients is the folder of what is kept of programs that were connected: their files as they were, and the tokens that they read from their
+// environment.
+func (d Dirs) Clients() string { return filepath.Join(d.State, "clients") }
+
 // Tokens is the file of the tokens of the gateway's clients.
 func (d Dirs) Tokens() string { return filepath.Join(d.State, "gateway-tokens.json") }
 
@@ -64,7 +68,7 @@ func (d Dirs) Tokens() string { return filepath.Join(d.State, "gateway-tokens.js
 // work.
 func (d Dirs) Private() []string {
 	return []string{
-		d.ConfigFile(), d.ExtraFile(), d.Secrets(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
+		d.ConfigFile(), d.ExtraFile(), d.Secrets(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), d.Clients(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
 		filepath.Join(d.Ledger(), "conversations"), filepath.Join(d.Ledger(), "sessions"), d.Catalogs(), d.Proofs(),
 	}
 }
