@@ -33,7 +33,7 @@ type connectCmd struct {
 
 // clientFlags say which entry of which client.
 type clientFlags struct {
-	Client string `arg:"" help:"claude, claude-desktop, codex, cursor, vscode, gemini, windsurf or zed."`
+	Client string `arg:"" optional:"" help:"claude, claude-desktop, codex, cursor, vscode, gemini, windsurf or zed."`
 	Name   string `placeholder:"NAME" help:"What the client calls Nightporter. Default: porter."`
 	DryRun bool   `name:"dry-run" help:"Show what would change in the client's file, and write nothing."`
 }
@@ -52,7 +52,7 @@ Examples:
 }
 
 func (c *connectCmd) Run(a *app) error {
-	client, err := c.client()
+	client, err := c.client(a)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,20 @@ func (c *connectCmd) Run(a *app) error {
 	return c.gateway(a, cfg, desk, client)
 }
 
-func (f *clientFlags) client() (*clients.Client, error) {
+func (f *clientFlags) client(a *app) (*clients.Client, error) {
+	if f.Client == "" {
+		var found []string
+		for _, source := range clients.Read(clients.Here(runtime.GOOS, "", a.getenv), clients.All()) {
+			if !slices.Contains(found, source.Client.ID) {
+				found = append(found, source.Client.ID)
+			}
+		}
+		hint := "it is one of " + strings.Join(clients.IDs(), ", ")
+		if len(found) > 0 {
+			hint += "; those that have a file here are " + strings.Join(found, ", ")
+		}
+		return nil, usage(hint, "no client is named")
+	}
 	client, ok := clients.Named(f.Client)
 	if !ok {
 		return nil, usage(nearest("clients", f.Client, clients.IDs()), "there is no client %q", f.Client)
@@ -158,7 +171,11 @@ func (a *app) sayDoubled(cfg *config.Config, desk clients.Desk, client *clients.
 		}
 	}
 	if len(names) > 0 {
-		a.say("it has %s of its own too, so that their tools are there twice: take them out of its file when they work through Nightporter", oneLine(strings.Join(names, ", ")))
+		how := "of its file"
+		if client.Remove != "" {
+			how = "with " + client.Remove + " NAME"
+		}
+		a.say("it has %s of its own too, so that their tools are there twice: take them out %s when they work through Nightporter", oneLine(strings.Join(names, ", ")), how)
 	}
 }
 
@@ -386,7 +403,7 @@ Examples:
 }
 
 func (c *disconnectCmd) Run(a *app) error {
-	client, err := c.client()
+	client, err := c.client(a)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type importCmd struct {
 	DryRun  bool   `name:"dry-run" help:"Show what would be taken, and write nothing."`
 	Yes     bool   `short:"y" help:"Write without asking."`
 	Secrets string `enum:"keep,keyring,file" default:"keep" help:"Where secrets go that stand in a client's file as they are: keep (into config.toml as they are), keyring (of the system), file (one each, in a folder beside config.toml)."`
-	Project string `placeholder:"DIR" help:"The project whose servers are taken too. Default: the current folder."`
+	Project string `placeholder:"DIR" help:"Take the servers of this project's own files too. Without it they are shown, and those that are yours in the current folder are taken."`
 	JSON    bool   `name:"json" help:"Print one object. It asks nothing: give --yes to write."`
 }
 
@@ -90,7 +90,9 @@ func (c *importCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	sources := clients.Read(clients.Here(runtime.GOOS, project, a.getenv), chosen)
+	place := clients.Here(runtime.GOOS, project, a.getenv)
+	place.Trusted = c.Project != ""
+	sources := clients.Read(place, chosen)
 	plan := clients.MakePlan(a.configFile(), cfg, sources, clients.Keeping(c.Secrets), a.isOurs(cfg))
 	report := c.report(a, plan)
 	if !c.JSON {
@@ -225,12 +227,15 @@ func (r *imported) print(a *app) error {
 		}
 		return nil
 	}
-	taken, kept, fixed := 0, 0, 0
+	taken, kept, fixed, others := 0, 0, 0, 0
 	var needs []string
 	t := newTable(a.stdout, "SERVER", "FROM", "", "ABOUT")
 	for _, s := range r.Servers {
 		client, _ := clients.Named(s.Client)
 		does, about := "leave", s.Why
+		if s.Reason == clients.Differs {
+			others++
+		}
 		if s.Take {
 			taken++
 			does = "take"
@@ -260,6 +265,9 @@ func (r *imported) print(a *app) error {
 		return err
 	}
 	a.say("%s to take, %d to leave", count(taken, "server"), len(r.Servers)-taken)
+	if others > 0 {
+		a.say("to take a server whose name another has, rename one of them, in the client's file or in config.toml, and import again")
+	}
 	if kept > 0 {
 		a.say("%s would stand in config.toml as in the clients' files; --secrets keyring or --secrets file puts references there", count(kept, "secret"))
 	}

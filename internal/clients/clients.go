@@ -30,6 +30,9 @@ type Client struct {
 	Name  string // as its makers write it
 	Files []File // in the order of scopes
 
+	// Remove is the command by which the client takes out a server of its own, without the name. Empty: it has none.
+	Remove string
+
 	variables dialect
 	timeout   float64 // what one unit of an entry's timeout is, in seconds; 0: it has none
 	// urlIsSSE says that a url without a type means SSE. Else streamable HTTP is tried, and then SSE.
@@ -70,7 +73,7 @@ var (
 // table is all clients. Of a name that several define, the one further up is taken.
 var table = []*Client{
 	{
-		ID: "claude", Name: "Claude Code",
+		ID: "claude", Name: "Claude Code", Remove: "claude mcp remove",
 		Files: []File{
 			{Local, everywhere("{claude}/.claude.json"), []string{"projects", "{project}", "mcpServers"}},
 			{Project, everywhere("{project}/.mcp.json"), mcpServers},
@@ -84,7 +87,7 @@ var table = []*Client{
 		Files: []File{{User, application("Claude", "claude_desktop_config.json"), mcpServers}},
 	},
 	{
-		ID: "codex", Name: "Codex",
+		ID: "codex", Name: "Codex", Remove: "codex mcp remove",
 		Files: []File{
 			{Project, everywhere("{project}/.codex/config.toml"), nil},
 			{User, everywhere("{codex}/config.toml"), nil},
@@ -114,7 +117,7 @@ var table = []*Client{
 		attach:    attachment{form: typed, url: "url", tokenVar: "${env:%s}"},
 	},
 	{
-		ID: "gemini", Name: "Gemini CLI",
+		ID: "gemini", Name: "Gemini CLI", Remove: "gemini mcp remove",
 		Files: []File{
 			{Project, everywhere("{project}/.gemini/settings.json"), mcpServers},
 			{User, everywhere("{home}/.gemini/settings.json"), mcpServers},
@@ -165,6 +168,8 @@ type Place struct {
 	OS      string // runtime.GOOS
 	Home    string // the user's folder
 	Project string // the project's folder, absolute
+	// Trusted says that servers may be taken from the project's own files, which come with it, from whomever it comes.
+	Trusted bool
 	Getenv  func(string) string
 }
 

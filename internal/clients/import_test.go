@@ -25,6 +25,7 @@ var update = flag.Bool("update", false, "write what is found as what is wanted")
 //	crlf: FILE            a file whose lines end as on Windows
 //	bom: FILE             a file that begins with a byte order mark
 //	cut: FILE             a file without its last newline
+//	untrusted: yes        the project is
 //	secrets: keyring      where they go; else they are kept
 //
 // Files stand below home/ and project/, and $HOME and $PROJECT in them are the folders. config.toml is what is there
@@ -72,12 +73,14 @@ func planOf(t *testing.T, archive *txtar.Archive) string {
 	home, project := filepath.Join(dir, "home"), filepath.Join(dir, "project")
 	fill := strings.NewReplacer("$HOME", home, "$PROJECT", project)
 	empty := strings.NewReplacer(home, "$HOME", project, "$PROJECT", dir, "$DIR")
-	place := Place{OS: "linux", Home: home, Project: project}
+	place := Place{OS: "linux", Home: home, Project: project, Trusted: true}
 	env, keeping := map[string]string{}, AsIs
 	special := map[string][]string{}
 	for line := range strings.Lines(string(archive.Comment)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch name {
+		case "untrusted":
+			place.Trusted = false
 		case "os":
 			place.OS = value
 		case "env":

@@ -264,8 +264,11 @@ func (d *document) set(keys []string, name string, value []field) ([]byte, error
 		last := o.Members[n-1]
 		comma := last.Value.AfterExtra != nil // of the last value only before a trailing comma
 		text := ", " + s.member(added, outer+s.unit)
-		if first := o.Members[0].Name.StartOffset; bytes.IndexByte(d.text[open:first], '\n') >= 0 {
-			inner := indentOf(d.text, first)
+		if bytes.IndexByte(d.text[open:closing], '\n') >= 0 {
+			inner := outer + s.unit
+			if first := o.Members[0].Name.StartOffset; bytes.IndexByte(d.text[open:first], '\n') >= 0 {
+				inner = indentOf(d.text, first)
+			}
 			text = s.newline + inner + s.member(added, inner)
 			if !comma {
 				e.insert(last.Value.EndOffset, ",")

@@ -59,16 +59,16 @@ func Read(place Place, clients []*Client) []Source {
 }
 
 func readFile(path string, most int64) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() { // a pipe would be waited for
+		return nil, fmt.Errorf("%s is no file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", path)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
 		err = fmt.Errorf("%s is larger than %d MiB", path, most>>20)
@@ -177,16 +177,21 @@ func (s *Source) entries(place Place, d *document, f File, table *hujson.Object,
 			c.leave(Disabled, "it is switched off there")
 		}
 		c.jsonEntry(plain(m.Value))
-		if e.Left == "" {
-			c.try()
-		}
+		c.try(f)
 		all = append(all, e)
 	}
 	return all
 }
 
-// try leaves an entry that config.toml does not take, with what it says about it.
-func (c *carry) try() {
+// try leaves an entry that config.toml does not take, with what it says about it, and one of a project's file that nobody vouches for.
+func (c *carry) try(f File) {
+	if c.entry.Left != "" {
+		return
+	}
+	if f.Scope == Project && !c.place.Trusted {
+		c.leave(Elsewhere, "it comes with the project; if that is to be trusted, --project . takes it")
+		return
+	}
 	_, err := config.AddServer("config.toml", nil, c.entry.Server, false)
 	var p *config.Problem
 	switch {
@@ -283,9 +288,7 @@ func codexEntries(place Place, client *Client, f File, path string, data []byte)
 			c.leave(Disabled, "it is disabled there")
 		default:
 			c.tomlEntry(raw.Servers[s.Name])
-			if e.Left == "" {
-				c.try()
-			}
+			c.try(f)
 		}
 		all = append(all, e)
 	}
