@@ -28,6 +28,7 @@ type endpoint struct {
 	granted runtime.Grant
 	grant   *config.Grant // the one that --grant names; may be nil
 	masker  *secret.Masker
+	doing   *activity
 }
 
 // openBoundary returns what opens the gateway of a run in its working directory.
@@ -51,7 +52,7 @@ func (a *app) openBoundary(e endpoint) (func(ctx context.Context, workdir string
 			end()
 			return nil, err
 		}
-		found, err := live.Announce(a.dirs.Live(), live.Record{Kind: "run", Name: e.run}, live.Control(b.Runtime()))
+		found, err := live.Announce(a.dirs.Live(), live.Record{Kind: "run", Name: e.run}, live.Control(b.Runtime(), e.doing.now))
 		if err != nil {
 			a.say("warning: status will not show this run: %v", err)
 		}
@@ -150,7 +151,7 @@ func (a *app) runtime(cfg *config.Config, r live.Record, more ...func(*runtime.R
 		return nil, nil, err
 	}
 	rt = runtime.New(runtime.Options{Config: cfg, Catalogs: store, Pins: pin.Open(a.dirs.Pins()), Logins: a.logins(), LookupEnv: a.lookupEnv, Log: a.log(), Executable: executable()})
-	mux := live.Control(rt)
+	mux := live.Control(rt, nil)
 	if cfg.File != "" {
 		if r.Config, err = filepath.Abs(cfg.File); err != nil { // who looks for it may be in another folder
 			rt.Close(context.Background())

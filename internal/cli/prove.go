@@ -46,7 +46,7 @@ func (c *proveCmd) Run(a *app) error {
 	defer release()
 	spec.Kill = kill
 	shown := newProgress(a)
-	spec.Events = shown.event
+	spec.Events = each(spec.Events, shown.event)
 	o := run.Do(ctx, spec)
 	release() // nothing of the run is left: a signal may end the wait for whoever reads
 	shown.close()

@@ -54,7 +54,7 @@ func (c *runCmd) Run(a *app) error {
 		ctx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
 		lines := newStream(a.stdout, func(err error) { stop(fmt.Errorf("nobody reads its events: %w", err)) })
-		spec.Events = lines.event
+		spec.Events = each(spec.Events, lines.event)
 		outcome := run.Do(ctx, spec)
 		release() // nothing of the run is left: a signal may end the wait for whoever reads
 		if err := lines.close(); err != nil {
@@ -63,7 +63,7 @@ func (c *runCmd) Run(a *app) error {
 		return ended(outcome.ExitCode())
 	}
 	shown := newProgress(a)
-	spec.Events = shown.event
+	spec.Events = each(spec.Events, shown.event)
 	outcome := run.Do(ctx, spec)
 	release() // as above
 	shown.close()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ type serverStatus struct {
 // processStatus is one running Nightporter.
 type processStatus struct {
 	live.Record
-	Problem string `json:"problem,omitempty"` // why its servers are not known; empty: they are
+	Problem  string         `json:"problem,omitempty"`  // why its servers are not known; empty: they are
+	Activity *live.Activity `json:"activity,omitempty"` // of a run
 }
 
 type statusReport struct {
@@ -118,6 +120,9 @@ func (a *app) status(ctx context.Context, cfg *config.Config) (*statusReport, er
 		case answer.err != nil: // it may have ended meanwhile
 			a.say("warning: %v", answer.err)
 			continue
+		}
+		for _, c := range answer.value {
+			p.Activity = cmp.Or(p.Activity, c.Activity) // a run is one client
 		}
 		report.Processes = append(report.Processes, p)
 		for _, c := range answer.value {

@@ -86,7 +86,9 @@ func (t *target) spec(ctx context.Context, a *app) (run.Spec, error) {
 		Ledger: ledger.Open(a.dirs.Ledger()), Transcripts: a.dirs.Runs(), Masker: masker,
 	}
 	s.Approve = a.runApprover(cfg, masker)
-	err = t.boundary(ctx, a, cfg, adapter, &s)
+	doing := newActivity(adapter.Name())
+	s.Events = doing.event
+	err = t.boundary(ctx, a, cfg, adapter, &s, doing)
 	return s, err
 }
 
@@ -192,7 +194,7 @@ func (t *target) workdir() (string, error) {
 
 // boundary checks what is granted, and says how it reaches the agent: behind the run's endpoint, which s.Open opens, or handed to
 // the agent itself.
-func (t *target) boundary(ctx context.Context, a *app, cfg *config.Config, adapter agent.Adapter, s *run.Spec) error {
+func (t *target) boundary(ctx context.Context, a *app, cfg *config.Config, adapter agent.Adapter, s *run.Spec, doing *activity) error {
 	if err := checkServers(cfg, t.Server); err != nil {
 		return err
 	}
@@ -222,7 +224,7 @@ func (t *target) boundary(ctx context.Context, a *app, cfg *config.Config, adapt
 		return nil
 	}
 	var err error
-	s.Open, err = a.openBoundary(endpoint{run: s.Run, config: cfg, granted: granted, grant: grant, masker: s.Masker})
+	s.Open, err = a.openBoundary(endpoint{run: s.Run, config: cfg, granted: granted, grant: grant, masker: s.Masker, doing: doing})
 	return err
 }
 

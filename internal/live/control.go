@@ -11,8 +11,18 @@ import (
 
 // Client is one client or run of a process, with its servers.
 type Client struct {
-	Owner   string           `json:"owner"`
-	Servers []runtime.Status `json:"servers"`
+	Owner    string           `json:"owner"`
+	Servers  []runtime.Status `json:"servers"`
+	Activity *Activity        `json:"activity,omitempty"` // of a run
+}
+
+// Activity is what a run does, and did so far.
+type Activity struct {
+	Agent  string    `json:"agent"`
+	Doing  string    `json:"doing"` // for people, with the secrets that are known masked
+	Since  time.Time `json:"since"` // when it began to do that
+	Tools  int       `json:"tools"` // calls that the agent reported
+	Denied int       `json:"denied"`
 }
 
 // controlPatience bounds a start, stop or restart that was asked for by hand. A server's own start deadline is shorter.
@@ -26,12 +36,19 @@ const controlPatience = 10 * time.Minute
 //	POST /servers/NAME/start     in every client that reaches it; likewise stop, restart, recheck
 //	                             (of what a person accepted of it), and login, which starts it
 //	                             where it waits for one
-func Control(rt *runtime.Runtime) *http.ServeMux {
+//
+// activity is asked what the process's run does; nil: it is no run's.
+func Control(rt *runtime.Runtime, activity func() Activity) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		clients := []Client{}
 		for _, s := range rt.Scopes() {
-			clients = append(clients, Client{s.Name(), s.Status()})
+			c := Client{Owner: s.Name(), Servers: s.Status()}
+			if activity != nil {
+				doing := activity()
+				c.Activity = &doing
+			}
+			clients = append(clients, c)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(clients)

@@ -35,6 +35,7 @@ type Scope struct {
 	closed   bool
 	started  map[string]int // how many connections each server had, also under earlier definitions
 	threads  map[string]*thread
+	tallies  map[string]*tally // of calls, by server
 	version  atomic.Uint64
 	logLevel string // that the client set; empty: none
 
@@ -246,6 +247,8 @@ func (s *Scope) CallTool(ctx context.Context, name, tool string, r server.Reques
 	if in == nil {
 		return answer, &RefusedError{name, tool, "server", "there is no such server"}
 	}
+	ended := s.count(name, tool)
+	defer func() { ended(answer, err) }()
 	answer.Authority = in.capture(tool, r.Params)
 	defer s.enter(answer.Authority)()
 	var given *consent
@@ -892,6 +895,7 @@ type Status struct {
 	LastError  string    `json:"last_error,omitempty"`
 	Since      time.Time `json:"since"`
 	By         string    `json:"by,omitempty"` // what it was last started for
+	Calls      Calls     `json:"calls"`
 	// Sandbox is what its process may do, and while it runs what enforces that; empty: it is not confined.
 	Sandbox string `json:"sandbox,omitempty"`
 	// Code tells kinds of failures apart, where a program may want to: see the constants. Empty: no particular one.
@@ -922,10 +926,11 @@ func (in *instance) needsLogin() *oauth.LoginError {
 func (s *Scope) Status() []Status {
 	list := []Status{}
 	for _, in := range s.list() {
+		calls := s.calls(in.name)
 		in.mu.Lock()
 		st := Status{
 			Server: in.name, State: in.state, Reason: in.reason,
-			Generation: in.generation, Since: in.since, By: in.by,
+			Generation: in.generation, Since: in.since, By: in.by, Calls: calls,
 		}
 		if in.offer != nil {
 			st.Tools, st.Flaws = len(in.offer.tools), in.offer.flaws
