@@ -137,21 +137,22 @@ func (c *importCmd) decide(a *app, n int) (bool, error) {
 	return true, nil
 }
 
-// take writes the servers of a plan. Their secrets come first: a reference to none would be a server that cannot start.
+// take writes the servers of a plan. Their secrets come first, since a reference to none is a server that cannot start; but not before it is
+// known that the servers can be written.
 func (a *app) take(plan *clients.Plan, servers []config.NewServer) error {
-	if err := plan.Store(context.Background()); err != nil {
-		hint := ""
-		if plan.Keeping == clients.InKeyring {
-			hint = "nothing is written; give --secrets file to keep them in files"
-		}
-		return &problem{text: err.Error(), hint: hint, code: run.ExitFailed}
-	}
 	_, err := a.edit(func(file string, data []byte) ([]byte, error) {
 		var err error
 		for _, s := range servers {
 			if data, err = config.AddServer(file, data, s, false); err != nil {
 				return nil, err
 			}
+		}
+		if err := plan.Store(context.Background()); err != nil {
+			hint := ""
+			if plan.Keeping == clients.InKeyring {
+				hint = "nothing is written; give --secrets file to keep them in files"
+			}
+			return nil, &problem{text: err.Error(), hint: hint, code: run.ExitFailed}
 		}
 		return data, nil
 	})

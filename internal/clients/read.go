@@ -158,7 +158,7 @@ func (s *Source) locals(place Place, d *document, f File) {
 func (s *Source) entries(place Place, d *document, f File, table *hujson.Object, project string) []Entry {
 	var all []Entry
 	inputs := readInputs(d, f.Keys)
-	off := s.switchedOff(d, project)
+	off := s.switchedOff(place, d, f, project)
 	for i, m := range table.Members {
 		name := key(m)
 		if member(table, name) != i {
@@ -227,34 +227,45 @@ func readInputs(d *document, keys []string) map[string]input {
 }
 
 // switchedOff reports the names that a client's own lists turn off: Claude Code's of a project, Gemini's of all.
-func (s *Source) switchedOff(d *document, project string) func(name string) bool {
+func (s *Source) switchedOff(place Place, d *document, f File, project string) func(name string) bool {
 	var off, only []string
-	names := func(keys []string, list string) (names []string) {
-		o, err := d.object(keys)
-		if err != nil || o == nil {
-			return nil
-		}
-		if at := member(o, list); at >= 0 {
-			items, _ := plain(o.Members[at].Value).([]any)
-			for _, item := range items {
-				if name, ok := item.(string); ok {
-					names = append(names, name)
-				}
+	switch {
+	case s.Client.ID == "gemini":
+		off, only = d.names([]string{"mcp"}, "excluded"), d.names([]string{"mcp"}, "allowed")
+	case s.Client.ID == "claude" && f.Scope == Local:
+		off = d.names([]string{"projects", project}, "disabledMcpServers")
+	case s.Client.ID == "claude" && f.Scope == Project:
+		// What its user said no to when Claude Code asked about the project's servers, by version of it.
+		for _, file := range []string{"{claude}/.claude.json", "{project}/.claude/settings.local.json", "{project}/.claude/settings.json"} {
+			data, err := readFile(place.Path(File{Path: everywhere(file)}), maxFile)
+			if err != nil {
+				continue
+			}
+			if said, err := parse(file, data); err == nil {
+				off = slices.Concat(off, said.names(nil, "disabledMcpjsonServers"), said.names([]string{"projects", project}, "disabledMcpjsonServers"))
 			}
 		}
-		return names
-	}
-	switch s.Client.ID {
-	case "claude":
-		if project != "" {
-			off = names([]string{"projects", project}, "disabledMcpServers")
-		}
-	case "gemini":
-		off, only = names([]string{"mcp"}, "excluded"), names([]string{"mcp"}, "allowed")
 	}
 	return func(name string) bool {
 		return slices.Contains(off, name) || len(only) > 0 && !slices.Contains(only, name)
 	}
+}
+
+// names is a list of texts in the object at keys.
+func (d *document) names(keys []string, list string) (names []string) {
+	o, err := d.object(keys)
+	if err != nil || o == nil {
+		return nil
+	}
+	if at := member(o, list); at >= 0 {
+		items, _ := plain(o.Members[at].Value).([]any)
+		for _, item := range items {
+			if name, ok := item.(string); ok {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // codexEntries takes the servers of a config.toml of Codex, whose fields are ours.
