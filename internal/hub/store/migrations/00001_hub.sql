@@ -227,6 +227,12 @@ CREATE TABLE file (
 );
 CREATE INDEX file_conversation ON file(conversation_id, id);
 
+CREATE TABLE run_update ( -- what runs said before their replies; told as events
+  id TEXT PRIMARY KEY,
+  run_id TEXT NOT NULL REFERENCES run(id),
+  text TEXT NOT NULL
+);
+
 CREATE TABLE trend (
   day TEXT NOT NULL, -- UTC, 2006-01-02
   profile TEXT NOT NULL,
@@ -251,6 +257,7 @@ CREATE TABLE audit (
 -- +goose Down
 DROP TABLE audit;
 DROP TABLE trend;
+DROP TABLE run_update;
 DROP TABLE file;
 DROP TABLE schedule;
 DROP TABLE hook;

@@ -1,0 +1,5 @@
+package postgres
+
+import "syscall"
+
+func unprivileged(string) (*syscall.SysProcAttr, error) { return nil, errMissing }
