@@ -139,6 +139,9 @@ func (c *connectCmd) connect(a *app, cfg *config.Config, desk clients.Desk, clie
 		a.say("it has Nightporter as %s too, so that every tool is there twice: take that out of the file", oneLine(strings.Join(ch.Others, ", ")))
 	}
 	a.say("restart %s to use it; nightporter disconnect %s undoes it", client.Name, client.ID)
+	if len(cfg.Servers) == 0 {
+		a.say("there are no servers yet that it could see: see nightporter import and nightporter servers add")
+	}
 	a.sayDoubled(cfg, desk, client)
 	return nil
 }

@@ -81,7 +81,7 @@ func (c *carry) set(value any, key ...string) {
 // it can mean one thing alone.
 var keys map[string]func(c *carry, key string, v any)
 
-func init() { // the functions refer to the table's messages
+func init() { // command refers to the table itself
 	url := func(c *carry, key string, v any) {
 		if c.entry.Server.URL != "" {
 			c.leave(Invalid, "it has several addresses")
@@ -360,6 +360,7 @@ func (c *carry) stdio() {
 	}
 	c.readEnvFile()
 	c.container()
+	c.bridge()
 }
 
 // isRelative reports whether a word is a path that depends on the working directory.
@@ -425,6 +426,16 @@ func (c *carry) container() {
 			if _, set := c.lookup(name); !set {
 				c.entry.Needs = append(c.entry.Needs, name)
 			}
+		}
+	}
+}
+
+// bridge points out mcp-remote, by which clients that speak stdio alone reach an address.
+func (c *carry) bridge() {
+	args := c.entry.Server.Args
+	for i, arg := range args {
+		if (arg == "mcp-remote" || strings.HasPrefix(arg, "mcp-remote@")) && i+1 < len(args) && strings.HasPrefix(args[i+1], "http") {
+			c.note("mcp-remote is a bridge to %s, which Nightporter reaches by itself: give that as url, and log in with nightporter servers login", config.ListedURL(config.Literal(args[i+1])))
 		}
 	}
 }
