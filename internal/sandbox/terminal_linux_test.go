@@ -64,7 +64,7 @@ func (c *terminal) types(text string) {
 func (c *terminal) shows(text string) {
 	c.Helper()
 	b := make([]byte, 4096)
-	_ = c.master.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.master.SetReadDeadline(time.Now().Add(90 * time.Second))
 	for {
 		if i := strings.Index(c.seen.String(), text); i >= 0 {
 			c.seen.Next(i + len(text))

@@ -133,7 +133,7 @@ func (h *house) processes() (pids []int) {
 
 // gone waits until no process is left, and returns the command lines of those that stay.
 func (h *house) gone() (left []string) {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(90 * time.Second)
 	for {
 		pids := h.processes()
 		if len(pids) == 0 || time.Now().After(deadline) {

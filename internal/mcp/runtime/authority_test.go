@@ -348,6 +348,8 @@ var waits = map[string]func(w *waiting, issue func()) (goOn func(context.Context
 		if _, err := w.house.call(w.s, "s", "exit", `{}`); err == nil {
 			w.t.Fatal("the server lives")
 		}
+		// Its caller hears of the end before the runtime has noted it, and a call that is issued in between is one of the old list.
+		w.eventually(func() bool { return w.pidOf() == 0 })
 		issue()
 		w.held()
 		return w.release

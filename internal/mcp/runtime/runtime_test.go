@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait of these tests; reaching it is a failure.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // house is an operator's servers, with catalogs that outlive a runtime.
 type house struct {
