@@ -34,6 +34,7 @@ type commands struct {
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Serve the configured MCP servers as one, on standard input and output."`
 	Gateway    gatewayCmd    `cmd:"" help:"Serve the configured MCP servers as one, over HTTP."`
 	Status     statusCmd     `cmd:"" help:"Show the servers: what runs, for whom, and why."`
+	Top        topCmd        `cmd:"" help:"Watch the servers, calls and runs, and start and stop servers by key."`
 	Servers    serversCmd    `cmd:"" help:"List, show, add, remove, start and stop servers."`
 	Tools      toolsCmd      `cmd:"" help:"List and call tools."`
 	Files      configCmd     `cmd:"" name:"config" help:"Check the configuration, print its schema and its path."`

@@ -179,18 +179,25 @@ func askAll[T any](ctx context.Context, processes []live.Process, method, path s
 }
 
 // resting is what the configured servers are while nobody has them.
-func (a *app) resting(ctx context.Context, cfg *config.Config) ([]runtime.Status, error) {
+func (a *app) resting(ctx context.Context, cfg *config.Config) (list []runtime.Status, err error) {
+	err = a.saved(ctx, cfg, func(scope *runtime.Scope) { list = scope.Status() })
+	return list, err
+}
+
+// saved opens the configured servers as their catalogs have them, for as long as do takes. Nothing is started.
+func (a *app) saved(ctx context.Context, cfg *config.Config, do func(*runtime.Scope)) error {
 	store, err := catalog.Open(a.dirs.Catalogs())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return nil, fmt.Errorf("find the current folder: %w", err)
+		return fmt.Errorf("find the current folder: %w", err)
 	}
 	rt := runtime.New(runtime.Options{Config: cfg, Catalogs: store, Pins: pin.Open(a.dirs.Pins()), Logins: a.logins(), LookupEnv: a.lookupEnv})
 	defer rt.Close(ctx)
-	return rt.Open(ctx, runtime.ScopeOptions{Dir: dir, Owner: nobody{}}).Status(), nil
+	do(rt.Open(ctx, runtime.ScopeOptions{Dir: dir, Owner: nobody{}}))
+	return nil
 }
 
 // nobody is the owner of servers that a command uses itself.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"nightporter/internal/mcp/runtime"
+	"nightporter/internal/mcp/wire"
 )
 
 // Client is one client or run of a process, with its servers.
@@ -25,6 +26,24 @@ type Activity struct {
 	Denied int       `json:"denied"`
 }
 
+// Tool is a tool of a server, for people.
+type Tool struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+}
+
+// ToolsOf returns the tools of one server that the scope's client sees, as the server lists them.
+func ToolsOf(s *runtime.Scope, server string) []Tool {
+	tools := []Tool{}
+	for _, item := range s.Tools() {
+		if item.Server == server {
+			description, _ := wire.GetString(item.Raw, "description")
+			tools = append(tools, Tool{item.Name, description})
+		}
+	}
+	return tools
+}
+
 // controlPatience bounds a start, stop or restart that was asked for by hand. A server's own start deadline is shorter.
 const controlPatience = 10 * time.Minute
 
@@ -33,6 +52,7 @@ const controlPatience = 10 * time.Minute
 //	GET  /status                 []Client
 //	GET  /events                 status events from now on, one JSON object per line
 //	GET  /servers/NAME/logs      the last of its standard error, as text
+//	GET  /servers/NAME/tools     []Tool: those that a client sees, of the first client that reaches it
 //	POST /servers/NAME/start     in every client that reaches it; likewise stop, restart, recheck
 //	                             (of what a person accepted of it), and login, which starts it
 //	                             where it waits for one
@@ -77,6 +97,16 @@ func Control(rt *runtime.Runtime, activity func() Activity) *http.ServeMux {
 			text += s.Logs(r.PathValue("name"))
 		}
 		_ = json.NewEncoder(w).Encode(text)
+	})
+	mux.HandleFunc("GET /servers/{name}/tools", func(w http.ResponseWriter, r *http.Request) {
+		tools := []Tool{}
+		for _, s := range rt.Scopes() {
+			if s.Has(r.PathValue("name")) {
+				tools = ToolsOf(s, r.PathValue("name"))
+				break
+			}
+		}
+		_ = json.NewEncoder(w).Encode(tools)
 	})
 	for verb, do := range map[string]func(*runtime.Scope, context.Context, string) error{
 		"start": func(s *runtime.Scope, ctx context.Context, name string) error {

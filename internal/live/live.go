@@ -265,6 +265,20 @@ func (p Process) ask(ctx context.Context, method, requestPath string) ([]byte, e
 	return body, err
 }
 
+// Events follows the status events of the process, until ctx ends or the process does. The caller closes the body, a JSON object on
+// each line.
+func (p Process) Events(ctx context.Context) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nightporter/events", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := p.client.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("follow %s: %w", p, err)
+	}
+	return response.Body, nil
+}
+
 // Upgrade turns a request to the process into a stream of bytes in both directions. The caller closes it.
 func (p Process) Upgrade(ctx context.Context, path string) (net.Conn, *bufio.Reader, error) {
 	conn, err := dial(ctx, p.Socket)
