@@ -402,3 +402,12 @@ func (s *Store) Commands(ctx context.Context, host string) (client.Commands, err
 		})
 	return client.Commands{Cancel: cancel}, err
 }
+
+// HeldConversation is the key of the conversation whose run a host has. Errors: ErrLeaseLost.
+func (s *Store) HeldConversation(ctx context.Context, host, run string, fence int64) (key string, err error) {
+	err = notFound(s.db.QueryRowContext(ctx, s.query(`SELECT c.key FROM run r JOIN conversation c ON c.id = r.conversation_id WHERE r.id = ? AND r.host_id = ? AND r.fence = ? AND r.state = 'running'`), run, host, fence).Scan(&key))
+	if errors.Is(err, ErrNotFound) {
+		err = ErrLeaseLost
+	}
+	return key, err
+}
