@@ -12,12 +12,15 @@ import (
 	"nightporter/client"
 )
 
-// AskApproval puts a question of a run to people. Sent again it is the same question. Errors: ErrLeaseLost.
+// AskApproval puts a question of a run to people. Sent again it is the same question. Errors: ErrLeaseLost, ErrConflict.
 func (s *Store) AskApproval(ctx context.Context, host, run string, a client.Ask) (client.Approval, error) {
 	err := s.in(ctx, func(t *tx) error {
 		conversation, attempt, err := t.held(host, run, a.Fence)
 		if err != nil {
 			return err
+		}
+		if known, err := t.approval(a.ID); err == nil && (known.Run != run || known.Digest != a.Digest) {
+			return fmt.Errorf("approval %s is another question: %w", a.ID, ErrConflict)
 		}
 		added, err := t.exec(`INSERT INTO approval (id, kind, run_id, conversation_id, fence, host_id, digest, question, state, asked, deadline)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', {now}, {now} + ?) ON CONFLICT (id) DO NOTHING`,

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,6 +85,28 @@ func (b *bus) wakeAll() {
 
 // listenPause is how long a lost connection is left alone before another is made.
 const listenPause = time.Second
+
+// maxTold is how many topics wait to be told to other hubs.
+const maxTold = 4096
+
+// tellOthers wakes the other hubs, for many transactions at a time. It is no part of them: PostgreSQL commits those that notify one by one.
+func (s *Store) tellOthers(ctx context.Context) {
+	for {
+		var topics []string
+		select {
+		case <-ctx.Done():
+			return
+		case topic := <-s.tell:
+			topics = append(topics, topic)
+		}
+		for len(topics) < maxTold && len(s.tell) > 0 { // nobody else takes
+			topics = append(topics, <-s.tell)
+		}
+		slices.Sort(topics)
+		// An error is that of the database, which others tell of. What is not told is seen by looking.
+		_, _ = s.db.ExecContext(ctx, `SELECT pg_notify('nightporter', topic) FROM unnest($1::text[]) AS topic`, slices.Compact(topics))
+	}
+}
 
 // hear wakes this process for what other hubs did.
 func (s *Store) hear(ctx context.Context) {

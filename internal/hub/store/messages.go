@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"nightporter/client"
 )
@@ -96,6 +97,7 @@ func (t *tx) addMessage(id string, from Sender, n client.NewMessage) error {
 	if err := t.promote(conversation); err != nil {
 		return err
 	}
+	t.wake(TopicQueue) // for a claim that passed over the conversation while it was locked here
 	_, err = t.event(conversation, run, 0, "message.accepted", map[string]any{"message": id, "seq": seq, "text": n.Text, "author": n.Author})
 	return err
 }
@@ -215,7 +217,16 @@ type RunFilter struct {
 // Runs returns runs, newest first.
 func (s *Store) Runs(ctx context.Context, f RunFilter) ([]client.Run, error) {
 	where, args := "1 = 1", []any{}
-	for column, value := range map[string]string{"r.state": f.State, "r.profile": f.Profile, "r.status": f.Status, "c.key": f.Conversation} {
+	// The states and what has failed stand in the text, as the partial indexes have them.
+	if i := slices.Index([]string{"waiting", "ready", "running", "done"}, f.State); i >= 0 {
+		where += " AND r.state = '" + f.State + "'"
+	} else if f.State != "" {
+		where += " AND 1 = 0"
+	}
+	if f.Status != "" && f.Status != "ok" {
+		where += " AND r.status NOT IN ('', 'ok')"
+	}
+	for column, value := range map[string]string{"r.profile": f.Profile, "r.status": f.Status, "c.key": f.Conversation} {
 		if value != "" {
 			where += " AND " + column + " = ?"
 			args = append(args, value)
@@ -241,7 +252,7 @@ func (s *Store) Attempts(ctx context.Context, run string) ([]client.Attempt, err
 	})
 }
 
-const conversationColumns = `c.key, c.profile, c.messages, (SELECT count(*) FROM run r WHERE r.conversation_id = c.id AND r.state IN ('waiting', 'ready', 'running')),
+const conversationColumns = `c.key, c.profile, c.messages, (SELECT count(*) FROM run r WHERE r.conversation_id = c.id AND r.state = 'waiting') + (SELECT count(*) FROM run r WHERE r.conversation_id = c.id AND r.state IN ('ready', 'running')),
 	COALESCE(h.name, ''), c.created, c.updated`
 
 func scanConversation(row func(...any) error) (c client.Conversation, err error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -27,6 +28,10 @@ func (s *Store) Claim(ctx context.Context, host string, slots int, version strin
 	var a *client.Assignment
 	err := s.in(ctx, func(t *tx) error {
 		a = nil
+		// A host's claims come one after another, and before or after its revocation.
+		if err := t.get(`SELECT 1 FROM host WHERE id = ? {lock}`, []any{host}, new(int)); err != nil {
+			return err
+		}
 		if err := t.seen(host); err != nil {
 			return err
 		}
@@ -38,30 +43,52 @@ func (s *Store) Claim(ctx context.Context, host string, slots int, version strin
 			return err
 		}
 		if s.o.MaxRunning > 0 {
+			if s.postgres != "" {
+				if _, err := t.exec(`SELECT pg_advisory_xact_lock(?)`, claimLock); err != nil {
+					return err
+				}
+			}
 			if err := t.get(`SELECT count(*) FROM run WHERE state = 'running'`, nil, &running); err != nil || running >= s.o.MaxRunning {
 				return err
 			}
 		}
-		var id string
-		for _, which := range []string{`prefer = ?`, `(prefer IS NULL OR prefer_until <= {now} OR prefer = ?)`} {
-			err := t.get(`UPDATE run SET state = 'running', host_id = ?, fence = fence + 1, attempts = attempts + 1, lease = {now} + ?, heard = 0, started = {now}, activity = ''
-				WHERE id = (SELECT id FROM run WHERE state = 'ready' AND ready <= {now} AND `+which+` ORDER BY priority DESC, ready, id LIMIT 1 {skip})
-					AND state = 'ready' RETURNING id`, []any{host, s.o.Lease.Milliseconds(), host}, &id)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, ErrNotFound) {
-				return err
-			}
+		id, err := t.next(host)
+		if err != nil || id == "" {
+			return err
 		}
-		if id == "" {
-			return nil
+		if _, err := t.exec(`UPDATE run SET state = 'running', host_id = ?, fence = fence + 1, attempts = attempts + 1, lease = {now} + ?, heard = 0, started = {now}, activity = '', prefer = NULL
+			WHERE id = ?`, host, s.o.Lease.Milliseconds(), id); err != nil {
+			return err
 		}
-		var err error
 		a, err = t.assignment(id, host)
 		return err
 	})
 	return a, err
+}
+
+// claimLock is the advisory lock under which the bound of all running runs is kept.
+const claimLock = int64(0x6e69676874)
+
+// next finds the run that a host may have and locks it with its conversation; empty: there is none. What is locked is passed over: whoever has it wakes
+// the queue when it is done.
+func (t *tx) next(host string) (id string, err error) {
+	const best = `SELECT r.id FROM run r JOIN conversation c ON c.id = r.conversation_id WHERE r.state = 'ready' AND %s AND r.ready <= {now}
+		ORDER BY r.priority DESC, r.ready, r.id LIMIT 1 {skip}`
+	for {
+		err := t.get(fmt.Sprintf(best, `r.prefer = ?`), []any{host}, &id)
+		if errors.Is(err, ErrNotFound) {
+			err = t.get(fmt.Sprintf(best, `r.prefer IS NULL`), nil, &id)
+		}
+		if !errors.Is(err, ErrNotFound) {
+			return id, err
+		}
+		// Runs that have waited for their host for long enough are anybody's.
+		n, err := t.exec(`UPDATE run SET prefer = NULL WHERE id IN (SELECT id FROM run WHERE state = 'ready' AND prefer IS NOT NULL AND prefer_until <= {now}
+			ORDER BY prefer_until LIMIT 1000 {skip})`)
+		if err != nil || n == 0 {
+			return "", err
+		}
+	}
 }
 
 // seen notes that a host was heard of. Errors: ErrRevoked.
@@ -100,6 +127,9 @@ func (t *tx) assignment(id, host string) (*client.Assignment, error) {
 	if _, err := t.exec(`INSERT INTO attempt (run_id, n, fence, host_id, started) VALUES (?, ?, ?, ?, {now})`, id, a.Run.Attempts, a.Fence, host); err != nil {
 		return nil, err
 	}
+	if _, err := t.event(conversation, id, int64(a.Run.Attempts), "run.taken", map[string]any{"host": a.Run.Host}); err != nil {
+		return nil, err
+	}
 	turns, err := rowsIn(t, `SELECT m.text, COALESCE(r.reply, '') FROM message m JOIN run r ON r.conversation_id = m.conversation_id AND r.seq = m.seq
 		WHERE m.conversation_id = ? AND m.seq < ? ORDER BY m.seq DESC LIMIT ?`, []any{conversation, a.Run.Seq, maxHistory},
 		func(row func(...any) error) (turn client.Turn, err error) { return turn, row(&turn.Text, &turn.Reply) })
@@ -115,7 +145,6 @@ func (t *tx) assignment(id, host string) (*client.Assignment, error) {
 	}
 	slices.Reverse(turns)
 	a.History = turns
-	t.wake(TopicAll)
 	return a, nil
 }
 
@@ -127,7 +156,8 @@ func (t *tx) held(host, run string, fence int64) (conversation string, attempt i
 	if _, err := t.exec(`UPDATE conversation SET updated = {now} WHERE id = ?`, conversation); err != nil {
 		return "", 0, err
 	}
-	err = t.get(`SELECT attempts FROM run WHERE id = ? AND host_id = ? AND fence = ? AND state = 'running'`, []any{run, host, fence}, &attempt)
+	err = t.get(`SELECT attempts FROM run WHERE id = ? AND host_id = ? AND fence = ? AND state = 'running'
+		AND NOT EXISTS (SELECT 1 FROM host h WHERE h.id = run.host_id AND h.revoked IS NOT NULL) {lock}`, []any{run, host, fence}, &attempt)
 	if errors.Is(err, ErrNotFound) {
 		err = ErrLeaseLost
 	}
@@ -166,6 +196,7 @@ func (s *Store) AppendEvents(ctx context.Context, host, run string, e client.Eve
 		if e.N < 1 || e.N > heard+1 {
 			return fmt.Errorf("events %d and on were sent, and %d are kept: %w", e.N, heard, ErrConflict)
 		}
+		first, kinds, kept := heard, []string{}, []json.RawMessage{}
 		for i, event := range e.Events {
 			n := e.N + int64(i)
 			if n <= heard {
@@ -179,10 +210,22 @@ func (s *Store) AppendEvents(ctx context.Context, host, run string, e client.Eve
 			if err := json.Unmarshal(event, &kind); err != nil || kind.Type == "" {
 				continue // what is no event is not kept
 			}
-			if _, err := t.event(conversation, run, attempt, kind.Type, event); err != nil {
+			kinds, kept = append(kinds, kind.Type), append(kept, event)
+		}
+		if heard == first {
+			return nil
+		}
+		var seq int64 // of the last
+		if err := t.get(`UPDATE conversation SET events = events + ? WHERE id = ? RETURNING events`, []any{len(kept), conversation}, &seq); err != nil {
+			return err
+		}
+		for i, event := range kept {
+			if _, err := t.exec(`INSERT INTO event (conversation_id, seq, run_id, attempt, type, at, data) VALUES (?, ?, ?, ?, ?, {now}, ?)`,
+				conversation, seq-int64(len(kept)-1-i), run, attempt, kinds[i], string(event)); err != nil {
 				return err
 			}
 		}
+		t.wake(TopicConversation(conversation), TopicAll)
 		_, err = t.exec(`UPDATE run SET heard = ? WHERE id = ?`, heard, run)
 		return err
 	})
@@ -215,7 +258,7 @@ func (s *Store) Finish(ctx context.Context, host, run string, f client.Finish) e
 			CostUSD      float64 `json:"cost_usd"`
 		}
 	}
-	if err := json.Unmarshal(f.Outcome, &o); err != nil || o.Status == "" {
+	if err := json.Unmarshal(f.Outcome, &o); err != nil || !slices.Contains([]string{"ok", "failed", "refused", "stopped"}, o.Status) {
 		return fmt.Errorf("the outcome cannot be read: %w", errors.Join(err, ErrConflict))
 	}
 	e := ending{status: o.Status, reply: o.Reply, cost: o.Usage.CostUSD, input: o.Usage.InputTokens, output: o.Usage.OutputTokens, duration: o.DurationMS, outcome: string(f.Outcome), sessionID: o.SessionID, host: host, by: "finished"}
@@ -259,12 +302,6 @@ func (t *tx) end(conversation, run string, attempt int64, e ending) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.exec(`INSERT INTO trend (day, profile, status, runs, cost_usd, input_tokens, output_tokens, duration_ms) VALUES (?, ?, ?, 1, ?, ?, ?, ?)
-		ON CONFLICT (day, profile, status) DO UPDATE SET runs = trend.runs + 1, cost_usd = trend.cost_usd + excluded.cost_usd,
-			input_tokens = trend.input_tokens + excluded.input_tokens, output_tokens = trend.output_tokens + excluded.output_tokens, duration_ms = trend.duration_ms + excluded.duration_ms`,
-		r.Finished.Format(time.DateOnly), r.Profile, e.status, e.cost, e.input, e.output, e.duration); err != nil {
-		return err
-	}
 	seq, err := t.event(conversation, run, attempt, "run.done", r)
 	if err != nil {
 		return err
@@ -272,8 +309,20 @@ func (t *tx) end(conversation, run string, attempt int64, e ending) error {
 	if err := t.deliver(conversation, run, seq, "run.done", r); err != nil {
 		return err
 	}
-	return t.promote(conversation)
+	if err := t.promote(conversation); err != nil {
+		return err
+	}
+	t.wake(TopicQueue) // a slot is free, and a claim may have passed over the conversation while it was locked here
+	// The last statement: other runs that end wait for this row until the commit.
+	_, err = t.exec(`INSERT INTO trend (day, profile, status, shard, runs, cost_usd, input_tokens, output_tokens, duration_ms) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)
+		ON CONFLICT (day, profile, status, shard) DO UPDATE SET runs = trend.runs + 1, cost_usd = trend.cost_usd + excluded.cost_usd,
+			input_tokens = trend.input_tokens + excluded.input_tokens, output_tokens = trend.output_tokens + excluded.output_tokens, duration_ms = trend.duration_ms + excluded.duration_ms`,
+		r.Finished.Format(time.DateOnly), r.Profile, e.status, rand.IntN(trendShards), e.cost, e.input, e.output, e.duration)
+	return err
 }
+
+// trendShards is how many rows the figures of a day and profile are spread over.
+const trendShards = 8
 
 // endAttempt ends an attempt, and with it whatever waits for a person in it.
 func (t *tx) endAttempt(run string, attempt int64, by, reason string) error {
@@ -293,8 +342,8 @@ func (t *tx) endAttempt(run string, attempt int64, by, reason string) error {
 // requeue makes a run ready for another attempt after a pause, or ends it when it was to be stopped or has had all its attempts. The conversation is locked.
 func (t *tx) requeue(conversation, run string, attempt int64, by, reason string, pause time.Duration) error {
 	var most int64
-	var cancel string
-	if err := t.get(`SELECT max_attempts, cancel FROM run WHERE id = ?`, []any{run}, &most, &cancel); err != nil {
+	var cancel, host string
+	if err := t.get(`SELECT max_attempts, cancel, host_id FROM run WHERE id = ?`, []any{run}, &most, &cancel, &host); err != nil {
 		return err
 	}
 	switch {
@@ -306,7 +355,10 @@ func (t *tx) requeue(conversation, run string, attempt int64, by, reason string,
 			message: fmt.Sprintf("the run was tried %d times; the last time: %s", attempt, reason),
 		})
 	}
-	if _, err := t.exec(`UPDATE run SET state = 'ready', ready = {now} + ?, lease = NULL, prefer = NULL, activity = '', reason = ? WHERE id = ?`, pause.Milliseconds(), reason, run); err != nil {
+	// The host that has the session is waited for, unless it is the one that did not end the run.
+	if _, err := t.exec(`UPDATE run SET state = 'ready', ready = {now} + ?, lease = NULL, activity = '', reason = ?, prefer_until = {now} + ?,
+			prefer = (SELECT h.id FROM conversation c JOIN host h ON h.id = c.host_id WHERE c.id = ? AND h.id <> ? AND h.revoked IS NULL AND h.seen > {now} - ?)
+		WHERE id = ?`, pause.Milliseconds(), reason, preferFor.Milliseconds(), conversation, host, aliveFor.Milliseconds(), run); err != nil {
 		return err
 	}
 	if err := t.endAttempt(run, attempt, by, reason); err != nil {
@@ -358,7 +410,7 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 	return n, s.expire(ctx)
 }
 
-// locked locks the conversation of a run that fulfils a condition. Errors: ErrNotFound.
+// locked locks a run that fulfils a condition, after its conversation: a beat, which locks the run alone, comes before or after. Errors: ErrNotFound.
 func (t *tx) locked(run, condition string) (conversation string, attempt int64, err error) {
 	if err := t.get(`SELECT conversation_id FROM run WHERE id = ?`, []any{run}, &conversation); err != nil {
 		return "", 0, err
@@ -366,7 +418,7 @@ func (t *tx) locked(run, condition string) (conversation string, attempt int64, 
 	if _, err := t.exec(`UPDATE conversation SET updated = {now} WHERE id = ?`, conversation); err != nil {
 		return "", 0, err
 	}
-	err = t.get(`SELECT attempts FROM run WHERE id = ? `+condition, []any{run}, &attempt)
+	err = t.get(`SELECT attempts FROM run WHERE id = ? `+condition+` {lock}`, []any{run}, &attempt)
 	return conversation, attempt, err
 }
 

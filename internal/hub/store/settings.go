@@ -260,7 +260,8 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 // entries. It returns how many conversations there were; at most a thousand at a time.
 func (s *Store) Prune(ctx context.Context, age time.Duration) (int, error) {
 	old, err := list(ctx, s, `SELECT id FROM conversation c WHERE updated < {now} - ?
-		AND NOT EXISTS (SELECT 1 FROM run r WHERE r.conversation_id = c.id AND r.state IN ('waiting', 'ready', 'running'))
+		AND NOT EXISTS (SELECT 1 FROM run r WHERE r.conversation_id = c.id AND r.state = 'waiting')
+		AND NOT EXISTS (SELECT 1 FROM run r WHERE r.conversation_id = c.id AND r.state IN ('ready', 'running'))
 		AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.conversation_id = c.id AND d.state IN ('waiting', 'pending')) ORDER BY updated LIMIT 1000`,
 		[]any{age.Milliseconds()}, func(row func(...any) error) (id string, err error) { return id, row(&id) })
 	if err != nil {
@@ -275,7 +276,7 @@ func (s *Store) Prune(ctx context.Context, age time.Duration) (int, error) {
 				return err
 			}
 			for _, statement := range []string{
-				`DELETE FROM delivery WHERE conversation_id = ?`, `DELETE FROM approval WHERE conversation_id = ?`, `DELETE FROM file WHERE conversation_id = ?`,
+				`DELETE FROM delivery WHERE conversation_id = ?`, `DELETE FROM approval WHERE run_id IN (SELECT id FROM run WHERE conversation_id = ?)`, `DELETE FROM file WHERE conversation_id = ?`,
 				`DELETE FROM event WHERE conversation_id = ?`, `DELETE FROM run_update WHERE run_id IN (SELECT id FROM run WHERE conversation_id = ?)`,
 				`DELETE FROM attempt WHERE run_id IN (SELECT id FROM run WHERE conversation_id = ?)`,
 				`DELETE FROM run WHERE conversation_id = ?`, `DELETE FROM message WHERE conversation_id = ?`, `DELETE FROM conversation WHERE id = ?`,

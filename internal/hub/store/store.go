@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +69,9 @@ type Store struct {
 	postgres string // its URL; empty: SQLite
 	o        Options
 	bus      bus
-	queries  sync.Map // by their text here
+	writing  chan struct{} // held by the transaction that writes to SQLite: others wait here, in order, and not by polling its lock
+	tell     chan string   // topics for the other hubs
+	queries  sync.Map      // by their text here
 
 	stop   context.CancelFunc
 	listen sync.WaitGroup
@@ -83,7 +86,7 @@ func Open(ctx context.Context, target string, o Options) (*Store, error) {
 	if o.Lease == 0 {
 		o.Lease = DefaultLease
 	}
-	s := &Store{o: o}
+	s := &Store{o: o, writing: make(chan struct{}, 1), tell: make(chan string, maxTold)}
 	fail := func(err error) (*Store, error) {
 		if s.db != nil {
 			s.db.Close()
@@ -113,7 +116,7 @@ func Open(ctx context.Context, target string, o Options) (*Store, error) {
 		}
 		f.Close()
 		query := url.Values{"_txlock": {"immediate"}, "_pragma": {
-			"journal_mode(WAL)", "synchronous(NORMAL)", "foreign_keys(1)", "busy_timeout(" + strconv.FormatInt(busyTimeout.Milliseconds(), 10) + ")",
+			"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "busy_timeout(" + strconv.FormatInt(busyTimeout.Milliseconds(), 10) + ")",
 		}}
 		if s.db, err = sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: target, RawQuery: query.Encode()}).String()); err != nil {
 			return fail(err)
@@ -144,6 +147,7 @@ func Open(ctx context.Context, target string, o Options) (*Store, error) {
 	s.stop = stop
 	if s.postgres != "" {
 		s.listen.Go(func() { s.hear(listening) })
+		s.listen.Go(func() { s.tellOthers(listening) })
 	}
 	return s, nil
 }
@@ -184,17 +188,17 @@ func (s *Store) Backup(ctx context.Context, file string) error {
 	return nil
 }
 
-// query is a statement for the database at hand: {now} is its clock in milliseconds, {skip} leaves out what another
-// transaction has locked.
+// query is a statement for the database at hand: {now} is its clock in milliseconds, {skip} locks the rows and leaves out what another
+// transaction has locked, {lock} locks them. Neither gets in the way of foreign keys.
 func (s *Store) query(text string) string {
 	if q, ok := s.queries.Load(text); ok {
 		return q.(string)
 	}
-	now, skip := "CAST(unixepoch('subsec') * 1000 AS INTEGER)", ""
+	now, skip, lock := "CAST(unixepoch('subsec') * 1000 AS INTEGER)", "", ""
 	if s.postgres != "" {
-		now, skip = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)", "FOR UPDATE SKIP LOCKED"
+		now, skip, lock = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"
 	}
-	q := strings.NewReplacer("{now}", now, "{skip}", skip).Replace(text)
+	q := strings.NewReplacer("{now}", now, "{skip}", skip, "{lock}", lock).Replace(text)
 	if s.postgres != "" {
 		var b strings.Builder
 		n := 0
@@ -221,7 +225,7 @@ type tx struct {
 }
 
 func (t *tx) exec(query string, args ...any) (int64, error) {
-	r, err := t.t.ExecContext(t.ctx, t.s.query(query), args...)
+	r, err := t.t.ExecContext(t.ctx, t.s.query(query), storable(args)...)
 	if err != nil {
 		return 0, err
 	}
@@ -230,7 +234,26 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 
 // get reads one row. The error is ErrNotFound when there is none.
 func (t *tx) get(query string, args []any, into ...any) error {
-	return notFound(t.t.QueryRowContext(t.ctx, t.s.query(query), args...).Scan(into...))
+	return notFound(t.t.QueryRowContext(t.ctx, t.s.query(query), storable(args)...).Scan(into...))
+}
+
+// storable replaces in texts what PostgreSQL takes in none: NUL, and bytes that are not UTF-8.
+func storable(args []any) []any {
+	for i, arg := range args {
+		switch text := arg.(type) {
+		case string:
+			args[i] = storableText(text)
+		case *string:
+			if text != nil {
+				args[i] = storableText(*text)
+			}
+		}
+	}
+	return args
+}
+
+func storableText(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }
 
 func (t *tx) wake(topics ...string) { t.wakes = append(t.wakes, topics...) }
@@ -262,6 +285,14 @@ func (s *Store) in(ctx context.Context, f func(t *tx) error) error {
 }
 
 func (s *Store) once(ctx context.Context, f func(t *tx) error) error {
+	if s.postgres == "" {
+		select {
+		case s.writing <- struct{}{}:
+			defer func() { <-s.writing }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	sqlTx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -271,17 +302,20 @@ func (s *Store) once(ctx context.Context, f func(t *tx) error) error {
 	if err := f(t); err != nil {
 		return err
 	}
-	if s.postgres != "" {
-		for _, topic := range t.wakes {
-			if _, err := t.exec("SELECT pg_notify('nightporter', ?)", topic); err != nil {
-				return err
-			}
-		}
-	}
 	if err := sqlTx.Commit(); err != nil {
 		return err
 	}
+	slices.Sort(t.wakes)
+	t.wakes = slices.Compact(t.wakes)
 	s.bus.wake(t.wakes...)
+	if s.postgres != "" {
+		for _, topic := range t.wakes {
+			select {
+			case s.tell <- topic:
+			default: // the database has not answered for long; the others look now and then
+			}
+		}
+	}
 	return nil
 }
 
@@ -318,7 +352,7 @@ func unique(err error) bool {
 
 // list reads rows, each by scan.
 func list[T any](ctx context.Context, s *Store, query string, args []any, scan func(row func(...any) error) (T, error)) ([]T, error) {
-	rows, err := s.db.QueryContext(ctx, s.query(query), args...)
+	rows, err := s.db.QueryContext(ctx, s.query(query), storable(args)...)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +373,7 @@ func collect[T any](rows *sql.Rows, scan func(row func(...any) error) (T, error)
 }
 
 func rowsIn[T any](t *tx, query string, args []any, scan func(row func(...any) error) (T, error)) ([]T, error) {
-	rows, err := t.t.QueryContext(t.ctx, t.s.query(query), args...)
+	rows, err := t.t.QueryContext(t.ctx, t.s.query(query), storable(args)...)
 	if err != nil {
 		return nil, err
 	}

@@ -133,7 +133,7 @@ func TestAConversationIsAnsweredInOrder(t *testing.T) {
 			}
 			kinds = append(kinds, e.Type)
 		}
-		if got := fmt.Sprint(kinds); got != "[message.accepted message.accepted run.done run.done]" {
+		if got := fmt.Sprint(kinds); got != "[message.accepted message.accepted run.taken run.done run.taken run.done]" {
 			t.Error(got)
 		}
 		trends, err := s.Trends(t.Context(), 7)

@@ -84,7 +84,7 @@ CREATE INDEX message_sender ON message(key_id, conversation_id);
 CREATE TABLE run (
   id TEXT PRIMARY KEY,
   conversation_id TEXT NOT NULL REFERENCES conversation(id),
-  message_id TEXT NOT NULL REFERENCES message(id),
+  message_id TEXT NOT NULL, -- of the conversation's message with the same seq
   seq BIGINT NOT NULL, -- the message's
   profile TEXT NOT NULL,
   priority BIGINT NOT NULL DEFAULT 0,
@@ -117,13 +117,13 @@ CREATE TABLE run (
   UNIQUE (conversation_id, seq)
 );
 CREATE UNIQUE INDEX run_one ON run(conversation_id) WHERE state IN ('ready', 'running');
-CREATE INDEX run_ready ON run(priority DESC, ready, id) WHERE state = 'ready';
-CREATE INDEX run_preferred ON run(prefer, priority DESC, ready, id) WHERE state = 'ready';
+CREATE INDEX run_ready ON run(prefer, priority DESC, ready, id) WHERE state = 'ready';
+CREATE INDEX run_preference ON run(prefer_until) WHERE state = 'ready' AND prefer IS NOT NULL;
 CREATE INDEX run_waiting ON run(conversation_id, seq) WHERE state = 'waiting';
 CREATE INDEX run_running ON run(lease) WHERE state = 'running';
 CREATE INDEX run_host ON run(host_id) WHERE state = 'running';
 CREATE INDEX run_created ON run(created, id);
-CREATE INDEX run_finished ON run(finished) WHERE state = 'done';
+CREATE INDEX run_failed ON run(created, id) WHERE status NOT IN ('', 'ok'); -- looked for among very many that went well
 
 CREATE TABLE attempt (
   run_id TEXT NOT NULL REFERENCES run(id),
@@ -153,7 +153,7 @@ CREATE TABLE approval (
   id TEXT PRIMARY KEY,
   kind TEXT NOT NULL, -- call, question
   run_id TEXT NOT NULL REFERENCES run(id),
-  conversation_id TEXT NOT NULL REFERENCES conversation(id),
+  conversation_id TEXT NOT NULL,
   fence BIGINT NOT NULL,
   host_id TEXT NOT NULL,
   digest TEXT NOT NULL,
@@ -193,7 +193,8 @@ CREATE TABLE delivery (
   fence BIGINT NOT NULL DEFAULT 0,
   error TEXT NOT NULL DEFAULT '',
   created BIGINT NOT NULL,
-  delivered BIGINT
+  delivered BIGINT,
+  UNIQUE (conversation_id, webhook, seq)
 );
 CREATE UNIQUE INDEX delivery_one ON delivery(webhook, conversation_id) WHERE state = 'pending';
 CREATE INDEX delivery_next ON delivery(next, id) WHERE state = 'pending';
@@ -216,7 +217,7 @@ CREATE INDEX schedule_next ON schedule(next) WHERE next IS NOT NULL;
 
 CREATE TABLE file (
   id TEXT PRIMARY KEY,
-  run_id TEXT NOT NULL REFERENCES run(id),
+  run_id TEXT NOT NULL,
   conversation_id TEXT NOT NULL REFERENCES conversation(id),
   name TEXT NOT NULL,
   media_type TEXT NOT NULL,
@@ -232,17 +233,19 @@ CREATE TABLE run_update ( -- what runs said before their replies; told as events
   run_id TEXT NOT NULL REFERENCES run(id),
   text TEXT NOT NULL
 );
+CREATE INDEX run_update_run ON run_update(run_id);
 
 CREATE TABLE trend (
   day TEXT NOT NULL, -- UTC, 2006-01-02
   profile TEXT NOT NULL,
   status TEXT NOT NULL,
+  shard BIGINT NOT NULL, -- one of a few by chance: runs that end at once do not wait for each other
   runs BIGINT NOT NULL,
   cost_usd DOUBLE PRECISION NOT NULL,
   input_tokens BIGINT NOT NULL,
   output_tokens BIGINT NOT NULL,
   duration_ms BIGINT NOT NULL,
-  PRIMARY KEY (day, profile, status)
+  PRIMARY KEY (day, profile, status, shard)
 );
 
 CREATE TABLE audit (
