@@ -371,11 +371,14 @@ func (o *streamed) begin() {
 	if o.s != nil {
 		return
 	}
-	o.s = newStream(o.w)
 	if o.tape != nil {
 		o.stream = o.tape.open()
 	}
-	if o.prime {
+	if !o.prime {
+		o.s = newStream(o.w)
+	} else {
+		patient(o.w)
+		o.s = sse.NewPrimedWriter(o.w)
 		o.broken = o.s.Write(eventID(o.stream, 0), nil)
 	}
 }
@@ -392,7 +395,9 @@ func kept(m wire.Message, data []byte) []byte {
 }
 
 // write sends one event. The caller holds o.mu.
-func (o *streamed) write(m wire.Message) error {
+func (o *streamed) write(m wire.Message) error { return o.send(m, (*sse.Writer).Write) }
+
+func (o *streamed) send(m wire.Message, by func(*sse.Writer, string, []byte) error) error {
 	o.begin()
 	data, id := m.Append(nil), ""
 	if o.tape != nil {
@@ -404,7 +409,7 @@ func (o *streamed) write(m wire.Message) error {
 	default:
 	}
 	if o.broken == nil {
-		o.broken = o.s.Write(id, data)
+		o.broken = by(o.s, id, data)
 	}
 	if o.broken != nil && o.tape != nil && o.tape.followed(o.stream) {
 		return nil // the client came back for it
@@ -473,7 +478,7 @@ func (o *streamed) finish(status int, m wire.Message) {
 		writeJSON(o.w, status, m)
 		return
 	}
-	_ = o.write(m)
+	_ = o.send(m, (*sse.Writer).WriteLast) // the handler ends now
 	if o.tape != nil {
 		o.tape.end(o.stream)
 	}
