@@ -74,6 +74,8 @@ type transport interface {
 	// call that m opens, or nil; its ctx lasts as long as the caller waits. Of HTTP, where the answer comes with the sending, it
 	// ends after the answer.
 	send(ctx context.Context, m *wire.Message, related *call) error
+	// sendNow hands over a frame if that can be done without waiting. When it reports false, nothing was sent.
+	sendNow(m *wire.Message) bool
 	// opened is called once, when the protocol revision is known and before anything else is sent.
 	opened(h *Hello)
 	// close ends the connection and waits, bounded by ctx, until all that belongs to it has ended.
@@ -278,11 +280,12 @@ func (c *Conn) Call(ctx context.Context, r Request) (answer wire.Message, err er
 	defer beside.Wait()
 	defer c.handOver(k)
 	defer cancel()
-	sent := make(chan error, 1)
-	beside.Go(func() {
-		m := wire.Message{ID: json.RawMessage(k.id), Method: r.Method, Params: params}
-		sent <- c.t.send(ctx, &m, k)
-	})
+	var sent chan error // nil: it is sent
+	m := wire.Message{ID: json.RawMessage(k.id), Method: r.Method, Params: params}
+	if !c.t.sendNow(&m) {
+		sent = make(chan error, 1)
+		beside.Go(func() { sent <- c.t.send(ctx, &m, k) })
+	}
 	// ending ends the sending, and returns how it ended.
 	var sending error
 	ending := func() error {

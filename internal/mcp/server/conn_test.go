@@ -22,6 +22,7 @@ type wireless struct {
 	sent []wire.Message
 }
 
+func (*wireless) sendNow(*wire.Message) bool { return false }
 func (w *wireless) send(_ context.Context, m *wire.Message, _ *call) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

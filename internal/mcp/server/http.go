@@ -195,6 +195,9 @@ func (t *httpTransport) once(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
+// sendNow is not for HTTP, where sending takes its time.
+func (t *httpTransport) sendNow(*wire.Message) bool { return false }
+
 // send posts a frame. For a request it ends when the answer has come, or cannot come any more.
 func (t *httpTransport) send(ctx context.Context, m *wire.Message, related *call) error {
 	ctx, done, err := t.within(ctx)

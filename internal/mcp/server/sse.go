@@ -99,6 +99,9 @@ func sameOrigin(base, endpoint string) (string, error) {
 
 func (t *sseTransport) opened(*Hello) {}
 
+// sendNow is not for HTTP, where sending takes its time.
+func (t *sseTransport) sendNow(*wire.Message) bool { return false }
+
 func (t *sseTransport) send(ctx context.Context, m *wire.Message, _ *call) error {
 	ctx, done, err := t.http.within(ctx)
 	if err != nil {

@@ -33,7 +33,8 @@ type stdio struct {
 
 	// One writer owns the pipe. Who sends waits for its turn or for its ctx, so that a server that does not read
 	// holds nobody longer than they want to wait.
-	turn chan struct{}
+	turn  chan struct{}
+	input direct // the pipe, to be written without waiting; under turn
 
 	mu   sync.Mutex
 	junk string // the first line on stdout that was no frame
@@ -52,7 +53,7 @@ func startStdio(conn *Conn) (*stdio, error) {
 		return nil, err
 	}
 	conn.Mechanism = mechanism
-	t := &stdio{conn: conn, tree: tree, heard: make(chan struct{}), turn: make(chan struct{}, 1)}
+	t := &stdio{conn: conn, tree: tree, heard: make(chan struct{}), turn: make(chan struct{}, 1), input: directly(tree.Stdin)}
 	conn.t = t // before anything is read: the server may ask at once
 	t.beside.start(func() {
 		defer close(t.heard)
@@ -108,6 +109,25 @@ func (t *stdio) note(line []byte, dropped bool) {
 
 func (t *stdio) opened(*Hello) {}
 
+// sendNow sends a frame that the pipe takes as a whole at once, as it does with all but long ones as long as the server reads. For those there is no
+// goroutine to be made and woken.
+func (t *stdio) sendNow(m *wire.Message) bool {
+	select {
+	case t.turn <- struct{}{}:
+	default:
+		return false // others are sending
+	}
+	defer func() { <-t.turn }()
+	return t.input.write(t.line(m))
+}
+
+// frameRoom is what a frame takes beside its method and params: an id, and the names of members.
+const frameRoom = 128
+
+func (t *stdio) line(m *wire.Message) []byte {
+	return append(m.Append(make([]byte, 0, len(m.Method)+len(m.Params)+len(m.Result)+len(m.Error)+frameRoom)), '\n')
+}
+
 func (t *stdio) send(ctx context.Context, m *wire.Message, _ *call) error {
 	select {
 	case t.turn <- struct{}{}:
@@ -120,7 +140,11 @@ func (t *stdio) send(ctx context.Context, m *wire.Message, _ *call) error {
 		<-t.turn
 		return err
 	}
-	line := append(m.Append(nil), '\n')
+	line := t.line(m)
+	if t.input.write(line) {
+		<-t.turn
+		return nil
+	}
 	// The write goes on when the caller gives up: a frame cut in the middle would take the connection with it.
 	written := make(chan error, 1)
 	if !t.beside.start(func() {
