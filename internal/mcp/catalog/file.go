@@ -109,25 +109,50 @@ func decode(file []byte) (*Catalog, error) {
 	if end == 0 || !bytes.Equal(file[:end], header(file[end:])) {
 		return nil, errors.New("the header line does not fit the content: cut off, changed, or not a catalog of this format")
 	}
-	var b fileBody
-	if err := json.Unmarshal(file[end:], &b); err != nil {
-		return nil, err
+	body := file[end:]
+	if !json.Valid(body) {
+		return nil, errors.New("it is not JSON")
 	}
-	return &Catalog{
-		Server:       b.Server,
-		Identity:     b.Identity,
-		Revision:     b.Revision,
-		FetchedAt:    b.FetchedAt,
-		Protocol:     b.Protocol,
-		ServerInfo:   b.ServerInfo,
-		Capabilities: b.Capabilities,
-		Instructions: b.Instructions,
-		Tools:        b.Tools,
-		Prompts:      b.Prompts,
-		Resources:    b.Resources,
-		Templates:    b.Templates,
-		TTL:          time.Duration(b.TTLMillis) * time.Millisecond,
-		CacheScope:   b.CacheScope,
-		Cacheable:    true, // others are never stored
-	}, nil
+	start := space(body, 0)
+	if body[start] != '{' {
+		return nil, errors.New("it is not an object")
+	}
+	// What the server sent stays where it is in the file's bytes: a large catalog is read by many clients, and looked into by few.
+	c := &Catalog{Cacheable: true} // others are never stored
+	var ttl int64
+	raws := map[string]*json.RawMessage{"server_info": &c.ServerInfo, "capabilities": &c.Capabilities}
+	texts := map[string]any{
+		"server": &c.Server, "identity": &c.Identity, "revision": &c.Revision, "fetched_at": &c.FetchedAt, "protocol": &c.Protocol,
+		"instructions": &c.Instructions, "ttl_ms": &ttl, "cache_scope": &c.CacheScope,
+	}
+	lists := map[string]*[]json.RawMessage{}
+	for _, l := range c.lists() {
+		lists[l.name] = l.raws
+	}
+	var failed error
+	object(body, start, func(key []byte, i int) int {
+		end := value(body, i)
+		raw := json.RawMessage(body[i:end:end])
+		name := string(key[1 : len(key)-1])
+		switch {
+		case raws[name] != nil:
+			*raws[name] = raw
+		case lists[name] != nil && raw[0] == '[':
+			array(body, i, func(i int) int {
+				end := value(body, i)
+				*lists[name] = append(*lists[name], body[i:end:end])
+				return end
+			})
+		case lists[name] != nil:
+			failed = errors.Join(failed, fmt.Errorf("%s is not a list", name))
+		case texts[name] != nil:
+			failed = errors.Join(failed, json.Unmarshal(raw, texts[name]))
+		}
+		return end
+	})
+	c.TTL = time.Duration(ttl) * time.Millisecond
+	if failed != nil {
+		return nil, failed
+	}
+	return c, nil
 }

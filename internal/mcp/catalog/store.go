@@ -47,8 +47,9 @@ var (
 
 // Store is a folder of catalogs. It is safe for concurrent use, also by several processes.
 type Store struct {
-	dir string
-	key []byte
+	dir   string
+	key   []byte
+	known known
 }
 
 // Open opens the store in dir, making the folder (0700) and its key (0600) where there are none.
@@ -67,7 +68,7 @@ func Open(dir string) (*Store, error) {
 	}
 	path := filepath.Join(dir, "key")
 	if key, err := os.ReadFile(path); err == nil && len(key) == keySize {
-		return &Store{dir, key}, nil
+		return &Store{dir: dir, key: key}, nil
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))
 	if err != nil {
@@ -87,10 +88,11 @@ func Open(dir string) (*Store, error) {
 			return fail(err)
 		}
 	}
-	return &Store{dir, key}, nil
+	return &Store{dir: dir, key: key}, nil
 }
 
-// Load returns the catalog of the server name under id. Errors: [ErrNone]; [ErrDamaged], after which the file is out of
+// Load returns the catalog of the server name under id. Who loads it again while somebody has it gets the same one, so that it must not be
+// changed. Errors: [ErrNone]; [ErrDamaged], after which the file is out of
 // the way and the next Load answers ErrNone; or that of the file system.
 func (s *Store) Load(name string, id Identity) (*Catalog, error) {
 	c, err := s.load(name, id)
@@ -106,7 +108,7 @@ func (s *Store) load(name string, id Identity) (*Catalog, error) {
 	}
 	folder := s.folder(name)
 	file := fileName(id)
-	c, err := read(filepath.Join(folder, file), name, id)
+	c, err := s.read(filepath.Join(folder, file), name, id)
 	if !errors.Is(err, ErrDamaged) {
 		return c, err
 	}
@@ -116,7 +118,7 @@ func (s *Store) load(name string, id Identity) (*Catalog, error) {
 		return nil, errors.Join(err, lockErr)
 	}
 	defer unlock()
-	c, err = read(filepath.Join(folder, file), name, id)
+	c, err = s.read(filepath.Join(folder, file), name, id)
 	if errors.Is(err, ErrDamaged) {
 		err = errors.Join(err, setAside(folder, file))
 	}
@@ -156,7 +158,7 @@ func (s *Store) publish(c *Catalog) (published bool, err error) {
 	defer unlock()
 
 	path := filepath.Join(folder, fileName(c.Identity))
-	have, err := read(path, c.Server, c.Identity)
+	have, err := s.read(path, c.Server, c.Identity)
 	switch {
 	case err == nil:
 		fromFuture := have.FetchedAt.After(time.Now().Add(clockSlack))
@@ -235,7 +237,7 @@ func FileName(name string) string {
 func fileName(id Identity) string { return string(id) + fileSuffix }
 
 // read reads one file and makes sure that it is the catalog that it is looked up as.
-func read(path, name string, id Identity) (*Catalog, error) {
+func (s *Store) read(path, name string, id Identity) (*Catalog, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNone
@@ -244,8 +246,16 @@ func read(path, name string, id Identity) (*Catalog, error) {
 		return nil, err
 	}
 	defer f.Close()
-	file, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	info, err := f.Stat()
 	if err != nil {
+		return nil, err
+	}
+	if known := s.known.of(path, info); known != nil {
+		return known, nil
+	}
+	// Of the file's size at once. One that grows meanwhile is none of ours: they are replaced, not written to.
+	file := make([]byte, min(info.Size(), maxFile+1))
+	if _, err := io.ReadFull(f, file); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	c, err := decode(file)
@@ -255,6 +265,7 @@ func read(path, name string, id Identity) (*Catalog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 	}
+	s.known.keep(path, info, c)
 	return c, nil
 }
 

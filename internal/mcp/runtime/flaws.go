@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -191,10 +192,39 @@ func sound(raw json.RawMessage) *misfit {
 		return &misfit{what: fmt.Sprintf("is nested more than %d deep", maxDepth)}
 	case halfCharacter(raw):
 		return &misfit{what: `has half a character, a surrogate such as \ud800 alone`}
-	case json.Unmarshal(raw, new(any)) != nil:
+	case !countable(raw):
 		return &misfit{what: "has a number that cannot be represented"} // 1e400 is valid JSON, and no client's number
 	}
 	return nil
+}
+
+// countable reports whether every number of valid JSON has a float64. Only an exponent, or hundreds of digits, can be too large for one.
+func countable(raw json.RawMessage) bool {
+	const safe = 300 // digits, of the 309 that the largest float64 has
+	quoted := false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '-' || '0' <= c && c <= '9':
+			from := i
+			exponent := false
+			for i+1 < len(raw) && bytes.IndexByte([]byte("+-.eE0123456789"), raw[i+1]) >= 0 {
+				i++
+				exponent = exponent || raw[i] == 'e' || raw[i] == 'E'
+			}
+			if !exponent && i-from < safe {
+				continue
+			}
+			if _, err := strconv.ParseFloat(string(raw[from:i+1]), 64); err != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // depth is how deeply objects and lists of valid JSON nest.

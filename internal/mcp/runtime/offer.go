@@ -7,7 +7,6 @@ import (
 
 	"nightporter/internal/config"
 	"nightporter/internal/mcp/catalog"
-	"nightporter/internal/mcp/pin"
 	"nightporter/internal/mcp/wire"
 )
 
@@ -36,10 +35,11 @@ func (in *instance) offerOf(c *catalog.Catalog) *offer {
 	name := in.name
 	seen := map[string]bool{}
 	held := in.held(c, o)
+	look := in.scope.r.looks.at(c)
 	mirrors := in.def().Transport != config.Stdio && wire.EraOf(c.Protocol) == wire.StatelessEra
 	for i, raw := range c.Tools {
-		tool, _ := wire.GetString(raw, "name")
-		flaw := flawOf(raw, toolShape)
+		entry := &look.tools[i]
+		tool, flaw := entry.id, entry.flaw
 		if flaw == "" && mirrors {
 			if _, err := wire.ParamHeaders(wire.Get(raw, "inputSchema")); err != nil {
 				flaw = err.Error() // a client over HTTP must not use it (specification 2026-07-28, "Schema Extension")
@@ -67,34 +67,33 @@ func (in *instance) offerOf(c *catalog.Catalog) *offer {
 			o.note("tool %q is held back: %s", tool, reason)
 			continue
 		}
-		for _, found := range pin.Suspicious(raw) {
+		for _, found := range entry.suspicious {
 			o.note("tool %q has characters that do not show: %s", tool, found)
 		}
 		item := Item{name, tool, raw}
-		if forModels(raw) {
+		if entry.forModels {
 			o.tools = append(o.tools, item)
 		} else {
 			o.appOnly = append(o.appOnly, item)
 		}
 	}
 	for _, list := range []struct {
-		kind string
-		raws []json.RawMessage
-		is   shape
-		key  string
-		into *[]Item
+		kind  string
+		raws  []json.RawMessage
+		looks []entry
+		into  *[]Item
 	}{
-		{"prompt", c.Prompts, promptShape, "name", &o.prompts},
-		{"resource", c.Resources, resourceShape, "uri", &o.resources},
-		{"resource template", c.Templates, templateShape, "uriTemplate", &o.templates},
+		{"prompt", c.Prompts, look.prompts, &o.prompts},
+		{"resource", c.Resources, look.resources, &o.resources},
+		{"resource template", c.Templates, look.templates, &o.templates},
 	} {
 		for i, raw := range list.raws {
-			id, _ := wire.GetString(raw, list.key)
-			if flaw := flawOf(raw, list.is); flaw != "" {
-				o.flaw(list.kind, i, id, flaw)
+			e := &list.looks[i]
+			if e.flaw != "" {
+				o.flaw(list.kind, i, e.id, e.flaw)
 				continue
 			}
-			*list.into = append(*list.into, Item{name, id, raw})
+			*list.into = append(*list.into, Item{name, e.id, raw})
 		}
 	}
 	return o

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,7 @@ type Runtime struct {
 	feed   feed
 
 	launchers *authority.Verifier
+	looks     looks
 
 	keeper sync.WaitGroup // of the goroutine that puts unused servers to sleep, and of those that wait for shared ones to end
 	shared sharing
@@ -180,15 +182,34 @@ func (r *Runtime) Open(ctx context.Context, o ScopeOptions) *Scope {
 	}
 	s := &Scope{r: r, o: o, starts: make(chan struct{}, maxStarts)}
 	cfg := r.Config()
+	var defs []*config.Server
 	for i := range cfg.Servers {
 		if def := &cfg.Servers[i]; o.Grant.AllowsServer(def.Name) {
-			s.servers = append(s.servers, newInstance(ctx, s, def))
+			defs = append(defs, def)
 		}
 	}
+	s.servers = make([]*instance, len(defs))
+	inParallel(len(defs), func(i int) { s.servers[i] = newInstance(ctx, s, defs[i]) })
 	r.mu.Lock()
 	r.scopes = append(r.scopes, s)
 	r.mu.Unlock()
 	return s
+}
+
+// inParallel calls do for 0 to n-1 on all processors, and waits for all of them. Reading catalogs is the larger part of a client's start.
+func inParallel(n int, do func(i int)) {
+	var next atomic.Int64
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(i)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(goruntime.GOMAXPROCS(0), n) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
 }
 
 // place waits for a place among the client's starts.
