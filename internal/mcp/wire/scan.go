@@ -131,6 +131,12 @@ func scanKey(b []byte, i int) (int, error) {
 func scanString(b []byte, i int) (int, error) {
 	start := i
 	for i++; i < len(b); i++ {
+		for i < len(b) && plain[b[i]] { // nearly all of nearly every text
+			i++
+		}
+		if i == len(b) {
+			break
+		}
 		switch c := b[i]; {
 		case c == '"':
 			return i + 1, nil
@@ -156,6 +162,14 @@ func scanString(b []byte, i int) (int, error) {
 	}
 	return i, wrong(start, "a string without end")
 }
+
+// plain are the bytes that stand for themselves in a string.
+var plain = func() (is [256]bool) {
+	for c := 0x20; c < 256; c++ {
+		is[c] = c != '"' && c != '\\'
+	}
+	return is
+}()
 
 func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
@@ -220,11 +234,22 @@ var errNotObject = errors.New("not a JSON object")
 // Members returns the members of the JSON object b, in order, repeated keys included.
 // The error is not nil when b is not a valid JSON object.
 func Members(b []byte) ([]Member, error) {
+	members := make([]Member, 0, 8) // most have no more
+	err := scanMembers(b, func(key []byte, start, from, to int) {
+		members = append(members, Member{unquote(key), b[from:to:to], start, from, to})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return members, nil
+}
+
+// scanMembers tells of each member of the JSON object b its key, quoted, where that begins, and where its value stands.
+func scanMembers(b []byte, found func(key []byte, start, from, to int)) error {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != '{' {
-		return nil, errNotObject
+		return errNotObject
 	}
-	var members []Member
 	i = skipSpace(b, i+1)
 	if i < len(b) && b[i] == '}' {
 		i++
@@ -233,31 +258,40 @@ func Members(b []byte) ([]Member, error) {
 			start := i
 			afterColon, err := scanKey(b, i)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			keyEnd, _ := scanString(b, start)
 			from := skipSpace(b, afterColon)
 			to, err := scanValue(b, from)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			members = append(members, Member{unquote(b[start:keyEnd]), b[from:to:to], start, from, to})
+			found(b[start:keyEnd], start, from, to)
 			i = skipSpace(b, to)
 			if i < len(b) && b[i] == ',' {
 				i = skipSpace(b, i+1)
 				continue
 			}
 			if i >= len(b) || b[i] != '}' {
-				return nil, wrong(i, "expected , or }")
+				return wrong(i, "expected , or }")
 			}
 			i++
 			break
 		}
 	}
 	if i = skipSpace(b, i); i != len(b) {
-		return nil, wrong(i, "text after the object")
+		return wrong(i, "text after the object")
 	}
-	return members, nil
+	return nil
+}
+
+// says reports whether a scanned JSON string says text, as unquote reads it.
+func says(quoted []byte, text string) bool {
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
+		return string(inner) == text
+	}
+	return unquote(quoted) == text
 }
 
 // unquote decodes a scanned JSON string.
@@ -339,19 +373,16 @@ func scanElements(b []byte, found func(from, to int)) error {
 // repeated keys the last counts, as in encoding/json and JavaScript.
 func Get(b []byte, path ...string) json.RawMessage {
 	for _, key := range path {
-		members, err := Members(b)
-		if err != nil {
-			return nil
-		}
-		b = nil
-		for _, m := range members {
-			if m.Key == key {
-				b = m.Value
+		var value json.RawMessage
+		err := scanMembers(b, func(quoted []byte, _, from, to int) {
+			if says(quoted, key) {
+				value = b[from:to:to]
 			}
-		}
-		if b == nil {
+		})
+		if err != nil || value == nil {
 			return nil
 		}
+		b = value
 	}
 	return b
 }
