@@ -80,7 +80,17 @@ func Check(args []string) error {
 
 // parse reads a command line into flags. exited says that it asked for help or the like, and has been answered.
 func parse(flags *commands, args []string, stdout, stderr io.Writer) (parsed *kong.Context, exited bool, err error) {
-	parser, err := kong.New(flags,
+	if one, keep := onlyNamed(flags, args); one != nil {
+		if parsed, _, err := parseInto(one, args, io.Discard, io.Discard); err == nil {
+			keep()
+			return parsed, false, nil
+		}
+	}
+	return parseInto(flags, args, stdout, stderr)
+}
+
+func parseInto(grammar any, args []string, stdout, stderr io.Writer) (parsed *kong.Context, exited bool, err error) {
+	parser, err := kong.New(grammar,
 		kong.Name(name),
 		kong.Description("An MCP runtime and a harness for unattended coding agents."),
 		kong.Writers(stdout, stderr),
