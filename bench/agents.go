@@ -55,7 +55,7 @@ func (b *bench) agents() error {
 		b.note("f: the agents are not installed: run npm ci --ignore-scripts in test/npm")
 		return nil
 	}
-	all, err := b.goBench("Overhead|Servers", strconv.Itoa(max(5, b.rounds))+"x", "./test/harness")
+	all, err := b.goBench("Overhead", strconv.Itoa(max(5, b.rounds))+"x", "./test/harness")
 	if err != nil {
 		return err
 	}
@@ -64,19 +64,10 @@ func (b *bench) agents() error {
 		for _, side := range []struct{ unit, product string }{
 			{"bare-ms", "bare"},
 			{"ours-ms", "nightporter"},
-			{"fresh-ms", "nightporter, proof not remembered"},
-			{"one-ms", "bare"},
-			{"ten-ms", "nightporter"},
+			{"fresh-ms", "nightporter, no proof remembered"},
 		} {
 			if v, is := f.by[side.unit]; is {
-				figure := "a run"
-				switch side.unit {
-				case "one-ms":
-					side.product = "one server configured"
-				case "ten-ms":
-					side.product = "ten servers configured"
-				}
-				b.sample(about, &product{settings: settings{Name: side.product}}, figure, "ms", 0, v)
+				b.sample(about, &product{settings: settings{Name: side.product}}, "a run, median", "ms", 0, v)
 			}
 		}
 	}
@@ -85,8 +76,9 @@ func (b *bench) agents() error {
 
 // reader is work g.
 func (b *bench) reader() error {
-	const perRound = 1 << 30 // bytes, about: recordings are repeated so many times
-	all, err := b.goBench("Reader", strconv.Itoa(perRound/8000)+"x", "./internal/agent/claude", "./internal/agent/codex")
+	// A gigabyte in nine rounds: of so many recordings of some kilobytes each.
+	const inAll, recordings, ofOne = 1 << 30, 7, 3000
+	all, err := b.goBench("Reader", strconv.Itoa(inAll/recordings/ofOne*b.rounds/9)+"x", "./internal/agent/claude", "./internal/agent/codex")
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ const (
 )
 
 // BenchmarkOverhead measures what Nightporter adds to a run of the bare agent, its proof remembered: both by turns, with a server and a call of its one tool, and
-// without. It prints the medians of both and what is between them; over the limit it fails. Run it on a quiet machine:
+// without. It prints the medians of both and what is between them, and that of runs whose proof was forgotten (fresh); over the limit it fails. Run it on a quiet machine:
 //
 //	go test ./test/harness -run '^$' -bench Overhead -benchtime 20x
 func BenchmarkOverhead(b *testing.B) {
@@ -44,13 +44,26 @@ func BenchmarkOverhead(b *testing.B) {
 					ours.settle()
 					ours.turn()
 				}
+				var fresh *bench // whose proof is forgotten before each run
+				if ours.remembers {
+					fresh = newSide(b, name, server, binary)
+					fresh.turn()
+				}
 				var spent, worked [2][]time.Duration
+				var forgetful []time.Duration
 				n := 0
 				for b.Loop() {
 					for i := range 2 {
 						side := (i + n) % 2 // by turns who is first
 						wall, cpu := []*bench{bare, ours}[side].turn()
 						spent[side], worked[side] = append(spent[side], wall), append(worked[side], cpu)
+					}
+					if fresh != nil {
+						if err := os.RemoveAll(filepath.Join(fresh.home, "np", "cache", "proofs")); err != nil {
+							b.Fatal(err)
+						}
+						wall, _ := fresh.turn()
+						forgetful = append(forgetful, wall)
 					}
 					n++
 				}
@@ -63,6 +76,9 @@ func BenchmarkOverhead(b *testing.B) {
 				tell(without, "bare-ms")
 				tell(with, "ours-ms")
 				tell(with-without, "over-ms")
+				if fresh != nil {
+					tell(median(forgetful), "fresh-ms")
+				}
 				b.ReportMetric(float64(with)/float64(without), "ratio")
 				fastest := slices.Min(spent[1]) - slices.Min(spent[0])
 				tell(fastest, "over-fastest-ms")
