@@ -2,9 +2,12 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 
 	"nightporter/client"
+	"nightporter/internal/hub/store"
 )
 
 // contextOf is context.Context, for tables of methods.
@@ -44,4 +47,30 @@ func (h *Hub) RetryDelivery(ctx context.Context, by, id string) error {
 		return err
 	}
 	return h.store.Audit(ctx, by, "delivery.retry", id, "")
+}
+
+// SignIn finds the key of a person who shows it in a request, with the same bound on tries as everywhere.
+func (h *Hub) SignIn(r *http.Request, secret string) (client.Key, error) {
+	if !h.tries.allowed(r) {
+		return client.Key{}, problemf("rate_limited", "too many keys that are none came from this address; try again in a minute")
+	}
+	key, err := h.store.KeyByHash(r.Context(), hashed(secret))
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrRevoked) {
+		h.tries.fail(r)
+	}
+	return key, err
+}
+
+// MayRead is nil when a key may read a conversation. For others it does not exist.
+func (h *Hub) MayRead(ctx context.Context, key client.Key, conversation string) error {
+	return h.mayRead(&call{ctx: ctx, key: key}, conversation)
+}
+
+// Send accepts a message of a key. The same idempotency key with the same digest is answered as the first time.
+func (h *Hub) Send(ctx context.Context, key client.Key, m client.NewMessage, idempotency, digest string) (client.Message, error) {
+	if err := h.checkMessage(&call{ctx: ctx, key: key}, &m); err != nil {
+		return client.Message{}, err
+	}
+	sent, _, err := h.store.AddMessage(ctx, store.Sender{Key: key.ID, Idempotency: idempotency, Digest: digest}, m)
+	return sent, err
 }
