@@ -43,6 +43,8 @@ type commands struct {
 	Disconnect disconnectCmd `cmd:"" help:"Take Nightporter out of another program's file again."`
 	demoCommands
 	Audit   auditCmd   `cmd:"" help:"Show which tools were called, by whom, and how that ended."`
+	Hub     hubCmd     `cmd:"" help:"Serve conversations to many, and runs to hosts; invite hosts, manage keys and profiles."`
+	Ask     askCmd     `cmd:"" help:"Send a message to a hub, and wait for its reply."`
 	Sandbox sandboxCmd `cmd:"" help:"Run a command under the sandbox state of a tool call."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

@@ -64,11 +64,14 @@ func (d Dirs) Clients() string { return filepath.Join(d.State, "clients") }
 // Tokens is the file of the tokens of the gateway's clients.
 func (d Dirs) Tokens() string { return filepath.Join(d.State, "gateway-tokens.json") }
 
+// Hub is the folder of a hub's database and of the key that its first start made.
+func (d Dirs) Hub() string { return filepath.Join(d.State, "hub") }
+
 // Private are the files and folders that no agent has any business with: everything but the workspaces of conversations, in which they
 // work.
 func (d Dirs) Private() []string {
 	return []string{
-		d.ConfigFile(), d.ExtraFile(), d.Secrets(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), d.Clients(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
+		d.ConfigFile(), d.ExtraFile(), d.Secrets(), d.Pins(), d.Logins(), d.Audit(), d.Tokens(), d.Clients(), d.Hub(), filepath.Join(d.State, "gateway.token"), d.Runs(), d.Live(),
 		filepath.Join(d.Ledger(), "conversations"), filepath.Join(d.Ledger(), "sessions"), d.Catalogs(), d.Proofs(),
 	}
 }
