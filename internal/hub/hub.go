@@ -25,6 +25,9 @@ type Options struct {
 	Log     *slog.Logger // may be nil
 	// HTTP makes the requests of webhooks; nil: one of the hub's own.
 	HTTP *http.Client
+	// DeliveryTimeout bounds one try of a delivery; 0: 20 s. What a hub that died was delivering is tried again by another, or by itself, after
+	// twice as long.
+	DeliveryTimeout time.Duration
 	// Keep is how long conversations that are still are kept; 0: for ever.
 	Keep time.Duration
 	// Hosts are names in the Host header besides loopback's.
@@ -51,6 +54,9 @@ func New(s *store.Store, o Options) *Hub {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.DeliveryTimeout == 0 {
+		o.DeliveryTimeout = deliveryTimeout
 	}
 	h := &Hub{store: s, o: o}
 	h.ctx, h.stop = context.WithCancel(context.Background())

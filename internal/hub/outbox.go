@@ -25,9 +25,8 @@ type outbox struct {
 
 const (
 	maxDeliveries = 16
-	// deliveryTimeout bounds one try. A delivery is held for as long and a margin, and then another hub may try.
+	// deliveryTimeout bounds one try, unless Options say otherwise.
 	deliveryTimeout = 20 * time.Second
-	deliveryHold    = 2 * deliveryTimeout
 	// firstRetry and mostRetry bound the pause between tries: chosen by chance below a bound that doubles, so that receivers that come
 	// back are not met by all at once.
 	firstRetry = time.Second
@@ -44,7 +43,7 @@ func newOutbox(h *Hub) *outbox {
 		dialer := &net.Dialer{Timeout: 10 * time.Second}
 		o.http = &http.Client{Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second,
-			MaxIdleConnsPerHost: maxDeliveries, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: deliveryTimeout,
+			MaxIdleConnsPerHost: maxDeliveries, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: h.o.DeliveryTimeout,
 		}}
 	}
 	own := *o.http
@@ -67,7 +66,7 @@ func (o *outbox) run() {
 		var due []store.Due
 		if free > 0 {
 			var err error
-			if due, err = o.h.store.DueDeliveries(o.h.ctx, free, deliveryHold); err != nil && o.h.ctx.Err() == nil {
+			if due, err = o.h.store.DueDeliveries(o.h.ctx, free, 2*o.h.o.DeliveryTimeout); err != nil && o.h.ctx.Err() == nil {
 				o.h.o.Log.Warn("deliveries cannot be looked for", "err", err)
 			}
 		}
@@ -121,7 +120,7 @@ func (o *outbox) post(d store.Due) (status int, err error) {
 	if d.URL == "" {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(o.h.ctx, deliveryTimeout)
+	ctx, cancel := context.WithTimeout(o.h.ctx, o.h.o.DeliveryTimeout)
 	defer cancel()
 	body := []byte(d.Body)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL, bytes.NewReader(body))
@@ -130,7 +129,8 @@ func (o *outbox) post(d store.Due) (status int, err error) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "Nightporter/"+o.h.o.Version)
-	if err := webhook.Sign(r.Header, d.Secret, d.ID, o.h.o.Now(), body); err != nil {
+	// The time is the database's: a hub whose clock is off signs what receivers take all the same.
+	if err := webhook.Sign(r.Header, d.Secret, d.ID, d.Created.Add(d.Age), body); err != nil {
 		return 0, err
 	}
 	response, err := o.http.Do(r)
