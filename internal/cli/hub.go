@@ -14,6 +14,7 @@ import (
 
 	"nightporter/client"
 	"nightporter/internal/hub"
+	"nightporter/internal/hub/console"
 	"nightporter/internal/hub/store"
 	"nightporter/internal/mcp/front"
 	"nightporter/internal/safefile"
@@ -54,7 +55,7 @@ type hubServeCmd struct {
 
 func (*hubServeCmd) Help() string {
 	return `The hub takes messages, gives the runs that answer them to hosts, and sends replies where they are wanted. Its first start
-makes a key with all scopes, in a file that only you can read, which it names. Several hubs can serve one PostgreSQL database.
+makes a key with all scopes, in a file that only you can read, which it names: with it you sign in to the console, at the same address. Several hubs can serve one PostgreSQL database.
 
 Examples:
 
@@ -114,6 +115,8 @@ func (c *hubServeCmd) Run(a *app) error {
 		}
 	}
 	h := hub.New(s, hub.Options{Version: thisBuild().Version, Log: a.log(), Keep: c.Keep, Hosts: append(c.Host, hostOf(c.Listen)...)})
+	pages := console.New(h, console.Options{TLS: c.TLSCert != "" || c.Insecure})
+	h.Handle("/", pages)
 	server := &http.Server{Handler: h, ReadHeaderTimeout: headerPatience, ReadTimeout: bodyPatience, IdleTimeout: idlePatience}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -124,10 +127,12 @@ func (c *hubServeCmd) Run(a *app) error {
 	a.say("%s", text)
 	select {
 	case err := <-served:
+		pages.Close()
 		h.Close()
 		return fmt.Errorf("serve the hub: %w", err)
 	case <-ctx.Done():
 	}
+	pages.Close()
 	h.Close()
 	draining, done := context.WithTimeout(context.Background(), hubDrain)
 	defer done()
