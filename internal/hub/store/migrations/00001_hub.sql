@@ -256,6 +256,7 @@ CREATE TABLE audit (
   object TEXT NOT NULL,
   detail TEXT NOT NULL DEFAULT ''
 );
+CREATE INDEX audit_at ON audit(at);
 
 -- +goose Down
 DROP TABLE audit;
