@@ -98,7 +98,10 @@ func (s *Store) DueDeliveries(ctx context.Context, limit int, hold time.Duration
 		}
 		return nil
 	})
-	return due, err
+	if err != nil {
+		return nil, err // what was read was rolled back, and its fences may be another's by now
+	}
+	return due, nil
 }
 
 // Delivered notes that a receiver took a delivery.
