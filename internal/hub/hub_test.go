@@ -181,7 +181,7 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 	must0(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
 	must0(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
 	must0(t, <-followed)
-	if want := []string{"message.accepted", "run.started", "run.text", "update.posted", "file.attached", "run.done"}; !slices.Equal(events, want) {
+	if want := []string{"message.accepted", "run.taken", "run.started", "run.text", "update.posted", "file.attached", "run.done"}; !slices.Equal(events, want) {
 		t.Errorf("%q", events)
 	}
 	r, err := w.all.Run(w.ctx, a.Run.ID)
