@@ -20,9 +20,6 @@ import (
 	"nightporter/internal/safefile"
 )
 
-// defaultHub is where a hub listens, and where commands look for it.
-const defaultHub = "127.0.0.1:8723"
-
 type hubCmd struct {
 	Serve    hubServeCmd    `cmd:"" help:"Serve the hub."`
 	Invite   hubInviteCmd   `cmd:"" help:"Print a code with which one host can pair, once."`
