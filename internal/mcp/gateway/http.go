@@ -371,14 +371,11 @@ func (o *streamed) begin() {
 	if o.s != nil {
 		return
 	}
+	o.s = newStream(o.w)
 	if o.tape != nil {
 		o.stream = o.tape.open()
 	}
-	if !o.prime {
-		o.s = newStream(o.w)
-	} else {
-		patient(o.w)
-		o.s = sse.NewPrimedWriter(o.w)
+	if o.prime {
 		o.broken = o.s.Write(eventID(o.stream, 0), nil)
 	}
 }
@@ -395,9 +392,7 @@ func kept(m wire.Message, data []byte) []byte {
 }
 
 // write sends one event. The caller holds o.mu.
-func (o *streamed) write(m wire.Message) error { return o.send(m, (*sse.Writer).Write) }
-
-func (o *streamed) send(m wire.Message, by func(*sse.Writer, string, []byte) error) error {
+func (o *streamed) write(m wire.Message) error {
 	o.begin()
 	data, id := m.Append(nil), ""
 	if o.tape != nil {
@@ -409,7 +404,7 @@ func (o *streamed) send(m wire.Message, by func(*sse.Writer, string, []byte) err
 	default:
 	}
 	if o.broken == nil {
-		o.broken = by(o.s, id, data)
+		o.broken = o.s.Write(id, data)
 	}
 	if o.broken != nil && o.tape != nil && o.tape.followed(o.stream) {
 		return nil // the client came back for it
@@ -478,7 +473,7 @@ func (o *streamed) finish(status int, m wire.Message) {
 		writeJSON(o.w, status, m)
 		return
 	}
-	_ = o.send(m, (*sse.Writer).WriteLast) // the handler ends now
+	_ = o.write(m)
 	if o.tape != nil {
 		o.tape.end(o.stream)
 	}

@@ -85,21 +85,16 @@ type Writer struct {
 	c *http.ResponseController
 }
 
-// NewWriter begins an event stream: it sends the header with status 200.
+// NewWriter begins an event stream: it writes the header with status 200.
 func NewWriter(w http.ResponseWriter) *Writer {
-	sw := NewPrimedWriter(w)
-	_ = sw.c.Flush()
-	return sw
-}
-
-// NewPrimedWriter is NewWriter where an event follows at once: the header goes with it, in one packet.
-func NewPrimedWriter(w http.ResponseWriter) *Writer {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no") // or nginx holds events back
 	w.WriteHeader(http.StatusOK)
-	return &Writer{w, http.NewResponseController(w)}
+	sw := &Writer{w, http.NewResponseController(w)}
+	_ = sw.c.Flush()
+	return sw
 }
 
 const (
@@ -123,14 +118,6 @@ func WriteBounded(w http.ResponseWriter, data []byte) error {
 
 // Write sends data, which must be one line, as one event. An empty id is left out.
 func (w *Writer) Write(id string, data []byte) error {
-	if err := w.WriteLast(id, data); err != nil {
-		return err
-	}
-	return w.c.Flush()
-}
-
-// WriteLast is Write of the last event: the end of the response, which must follow at once, sends it, in one packet with its own.
-func (w *Writer) WriteLast(id string, data []byte) error {
 	var b bytes.Buffer
 	b.Grow(len(data) + len(id) + 32)
 	b.WriteString("event: message\n")
@@ -140,7 +127,10 @@ func (w *Writer) WriteLast(id string, data []byte) error {
 	b.WriteString("data: ")
 	b.Write(data)
 	b.WriteString("\n\n")
-	return WriteBounded(w.w, b.Bytes())
+	if err := WriteBounded(w.w, b.Bytes()); err != nil {
+		return err
+	}
+	return w.c.Flush()
 }
 
 // Retry tells the client after which time to come back when the stream has ended.
