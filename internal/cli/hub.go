@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,6 +156,9 @@ type hubFlags struct {
 // client is a client of the hub, with the key of NIGHTPORTER_HUB_KEY, else of the file that the hub's first start made here.
 func (f *hubFlags) client(a *app) (*client.Client, error) {
 	key := a.getenv("NIGHTPORTER_HUB_KEY")
+	if key == "" && !ofThisMachine(f.Hub) { // the file's key is that of a hub here, and nobody else's business
+		return nil, usage("give it in the variable NIGHTPORTER_HUB_KEY", "there is no key for the hub at %s", f.Hub)
+	}
 	if key == "" {
 		data, err := os.ReadFile(filepath.Join(a.dirs.Hub(), "key"))
 		if errors.Is(err, os.ErrNotExist) {
@@ -170,6 +174,16 @@ func (f *hubFlags) client(a *app) (*client.Client, error) {
 		return nil, usage("", "%v", err)
 	}
 	return c, nil
+}
+
+// ofThisMachine reports whether a URL leads to this machine by its address.
+func ofThisMachine(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return true // what it is is said elsewhere
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 type hubInviteCmd struct {
