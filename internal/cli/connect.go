@@ -148,15 +148,10 @@ func (c *connectCmd) connect(a *app, cfg *config.Config, desk clients.Desk, clie
 
 // notEdited is the error of a client's file that cannot be edited.
 func notEdited(err error) error {
-	var (
-		refused *config.Problem
-		syntax  *config.SyntaxError
-	)
-	switch {
-	case errors.As(err, &refused):
-		p := *refused
-		p.Mend = ""
-		return &problem{text: p.Error(), hint: refused.Mend, code: run.ExitUsage}
+	var syntax *config.SyntaxError
+	switch refused := refusedEdit(err); {
+	case refused != nil:
+		return refused
 	case errors.As(err, &syntax):
 		return &problem{text: fmt.Sprintf("%s: %s", syntax.Pos, syntax.Message), hint: "nothing is written; mend the file first", code: run.ExitUsage}
 	}

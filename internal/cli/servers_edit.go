@@ -258,15 +258,10 @@ func (a *app) edit(do func(file string, data []byte) ([]byte, error)) (*config.C
 		after, err = config.Parse(file, out)
 		return out, err
 	})
-	var (
-		refused *config.Problem
-		syntax  *config.SyntaxError
-	)
-	switch {
-	case errors.As(err, &refused):
-		p := *refused
-		p.Mend = ""
-		return nil, &problem{text: p.Error(), hint: refused.Mend, code: run.ExitUsage}
+	var syntax *config.SyntaxError
+	switch refused := refusedEdit(err); {
+	case refused != nil:
+		return nil, refused
 	case errors.As(err, &syntax):
 		return nil, badConfig(err)
 	case err != nil:
@@ -277,3 +272,14 @@ func (a *app) edit(do func(file string, data []byte) ([]byte, error)) (*config.C
 
 // fieldOf is the path of a server's entry.
 func fieldOf(name string) string { return config.Field("mcp_servers", name) }
+
+// refusedEdit is the error of an edit that a file does not take, with its mend as the hint; nil for another error.
+func refusedEdit(err error) error {
+	var refused *config.Problem
+	if !errors.As(err, &refused) {
+		return nil
+	}
+	p := *refused
+	p.Mend = ""
+	return &problem{text: p.Error(), hint: refused.Mend, code: run.ExitUsage}
+}

@@ -44,7 +44,7 @@ func parse(file string, data []byte) (*document, error) {
 	if bytes.HasPrefix(rest, []byte("\xff\xfe")) || bytes.HasPrefix(rest, []byte("\xfe\xff")) {
 		return fail(0, "this is UTF-16 text; save the file as UTF-8")
 	}
-	if at := invalidUTF8(rest); at >= 0 {
+	if at := config.InvalidUTF8(rest); at >= 0 {
 		return fail(at, "this is not UTF-8 text; save the file as UTF-8")
 	}
 	if at := tooDeep(rest); at >= 0 {
@@ -99,17 +99,6 @@ func (d *document) position(at int) config.Position {
 	before := d.text[:min(max(at, 0), len(d.text))]
 	start := bytes.LastIndexByte(before, '\n') + 1
 	return config.Position{File: d.file, Line: bytes.Count(before, []byte("\n")) + 1, Column: utf8.RuneCount(before[start:]) + 1}
-}
-
-func invalidUTF8(data []byte) int {
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && size <= 1 {
-			return i
-		}
-		i += size
-	}
-	return -1
 }
 
 // tooDeep returns the offset of the first bracket that is deeper than maxDepth, or -1.

@@ -242,7 +242,7 @@ func parse(file string, data []byte) (root *node, isJSON bool, warnings []Proble
 	s := newSource(file, data)
 	// No TOML document begins with a brace.
 	s.json = bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) || strings.EqualFold(filepath.Ext(file), ".json")
-	if i := invalidUTF8(data); i >= 0 {
+	if i := InvalidUTF8(data); i >= 0 {
 		return nil, s.json, nil, s.syntaxError(i, "this is not UTF-8 text; save the file as UTF-8")
 	}
 	if s.json {
@@ -253,7 +253,8 @@ func parse(file string, data []byte) (root *node, isJSON bool, warnings []Proble
 	return root, s.json, warnings, err
 }
 
-func invalidUTF8(data []byte) int {
+// InvalidUTF8 is the offset of the first byte that is no UTF-8, or -1.
+func InvalidUTF8(data []byte) int {
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		if r == utf8.RuneError && size <= 1 {

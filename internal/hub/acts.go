@@ -10,9 +10,6 @@ import (
 	"nightporter/internal/hub/store"
 )
 
-// contextOf is context.Context, for tables of methods.
-type contextOf = context.Context
-
 // What people do by the API and by the console alike. by is who does it, such as "key ann".
 
 // Cancel ends a run, or has its host stop it.

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
@@ -253,11 +254,11 @@ func (h *Hub) conversation(c *call) (any, error) {
 	if err := h.mayRead(c, c.r.PathValue("key")); err != nil {
 		return nil, err
 	}
-	return must(h.store.Conversation(c.ctx, c.r.PathValue("key")))
+	return answerOf(h.store.Conversation(c.ctx, c.r.PathValue("key")))
 }
 
-// must makes a value and its error an answer.
-func must[T any](v T, err error) (any, error) {
+// answerOf makes a value and its error an answer.
+func answerOf[T any](v T, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -314,11 +315,11 @@ func (h *Hub) approvals(c *call) (any, error) {
 }
 
 func (h *Hub) approval(c *call) (any, error) {
-	return must(h.store.Approval(c.ctx, c.r.PathValue("id")))
+	return answerOf(h.store.Approval(c.ctx, c.r.PathValue("id")))
 }
 
 func (h *Hub) decide(c *call) (any, error) {
-	return must(h.Answer(c.ctx, c.name, c.r.PathValue("id"), *c.in.(*client.Answer)))
+	return answerOf(h.Answer(c.ctx, c.name, c.r.PathValue("id"), *c.in.(*client.Answer)))
 }
 
 func (h *Hub) profiles(c *call) (any, error) {
@@ -352,7 +353,7 @@ func (h *Hub) setProfile(c *call) (any, error) {
 }
 
 // removing makes a handler that removes what a path names.
-func removing(what string, remove func(*store.Store, contextOf, string) error) func(*Hub, *call) (any, error) {
+func removing(what string, remove func(*store.Store, context.Context, string) error) func(*Hub, *call) (any, error) {
 	return func(h *Hub, c *call) (any, error) {
 		name := c.r.PathValue("name")
 		if err := remove(h.store, c.ctx, name); err != nil {
@@ -551,7 +552,9 @@ func (h *Hub) hosts(c *call) (any, error) {
 	return paged(list, err, 0, nil)
 }
 
-func (h *Hub) oneHost(c *call) (any, error) { return must(h.store.Host(c.ctx, c.r.PathValue("id"))) }
+func (h *Hub) oneHost(c *call) (any, error) {
+	return answerOf(h.store.Host(c.ctx, c.r.PathValue("id")))
+}
 
 func (h *Hub) revokeHost(c *call) (any, error) {
 	return nil, h.RevokeHost(c.ctx, c.name, c.r.PathValue("id"))

@@ -41,26 +41,26 @@ func newHouse(t *testing.T) *house {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	s, err := store.Open(ctx, filepath.Join(t.TempDir(), "hub.db"), store.Options{})
-	must0(t, err)
+	must(t, err)
 	h := New(s, Options{Version: "test"})
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {
 		h.Close()
 		server.Close()
-		must0(t, s.Close())
+		must(t, s.Close())
 	})
 	w := &house{t: t, ctx: ctx, h: h, url: server.URL}
 	secret, err := FirstKey(ctx, s)
-	must0(t, err)
+	must(t, err)
 	if again, err := FirstKey(ctx, s); again != "" || err != nil {
 		t.Fatalf("a second first key: %v", err)
 	}
 	w.all = w.with(secret)
-	must0(t, w.all.Put(ctx, "/v1/profiles/default", client.Profile{Agent: "demo"}, nil))
+	must(t, w.all.Put(ctx, "/v1/profiles/default", client.Profile{Agent: "demo"}, nil))
 	return w
 }
 
-func must0(t testing.TB, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func (w *house) with(secret string) *client.Client {
 	transport := &http.Transport{}
 	w.t.Cleanup(transport.CloseIdleConnections)
 	c, err := client.New(w.url, secret, &http.Client{Transport: transport})
-	must0(w.t, err)
+	must(w.t, err)
 	return c
 }
 
@@ -79,7 +79,7 @@ func (w *house) with(secret string) *client.Client {
 func (w *house) key(name string, scopes ...client.Scope) *client.Client {
 	w.t.Helper()
 	var k client.Key
-	must0(w.t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: name, Scopes: scopes}, &k))
+	must(w.t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: name, Scopes: scopes}, &k))
 	return w.with(k.Secret)
 }
 
@@ -87,16 +87,16 @@ func (w *house) key(name string, scopes ...client.Scope) *client.Client {
 func (w *house) host(name string) *client.Client {
 	w.t.Helper()
 	var i client.Invite
-	must0(w.t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
+	must(w.t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
 	p, err := w.with("").Pair(w.ctx, client.Pairing{Code: strings.ToLower(i.Code), Name: name})
-	must0(w.t, err)
+	must(w.t, err)
 	return w.with(p.Key)
 }
 
 func (w *house) claim(h *client.Client) *client.Assignment {
 	w.t.Helper()
 	a, err := h.Claim(w.ctx, client.Claim{Slots: 8, Version: "1", WaitMS: 20_000})
-	must0(w.t, err)
+	must(w.t, err)
 	if a == nil {
 		w.t.Fatal("no run came")
 	}
@@ -125,12 +125,12 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 	}))
 	t.Cleanup(receiver.Close)
 	var hook client.Webhook
-	must0(t, w.all.Put(w.ctx, "/v1/webhooks/inbox", client.Webhook{URL: receiver.URL}, &hook))
+	must(t, w.all.Put(w.ctx, "/v1/webhooks/inbox", client.Webhook{URL: receiver.URL}, &hook))
 	if !strings.HasPrefix(hook.Secret, "whsec_") {
 		t.Fatalf("%+v", hook)
 	}
 	var again client.Webhook
-	must0(t, w.all.Put(w.ctx, "/v1/webhooks/inbox", client.Webhook{URL: receiver.URL, Events: []string{"run.done"}}, &again))
+	must(t, w.all.Put(w.ctx, "/v1/webhooks/inbox", client.Webhook{URL: receiver.URL, Events: []string{"run.done"}}, &again))
 	if again.Secret != "" {
 		t.Error("a secret was told twice")
 	}
@@ -145,9 +145,9 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 		claimed <- a
 	}()
 	m, err := w.all.Send(w.ctx, client.NewMessage{Conversation: "a/b c", Text: "what is the answer?", Webhook: "inbox"}, "once")
-	must0(t, err)
+	must(t, err)
 	twice, err := w.all.Send(w.ctx, client.NewMessage{Conversation: "a/b c", Text: "what is the answer?", Webhook: "inbox"}, "once")
-	must0(t, err)
+	must(t, err)
 	if twice.ID != m.ID {
 		t.Error("it was accepted twice")
 	}
@@ -164,28 +164,28 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 		followed <- w.all.RunEvents(w.ctx, a.Run.ID, 0, func(e client.Event) error { events = append(events, e.Type); return nil })
 	}()
 	beaten, err := h.Beat(w.ctx, a.Run.ID, client.Beat{Fence: a.Fence, Activity: "using mcp__x__y", SessionID: "s"})
-	must0(t, err)
+	must(t, err)
 	if beaten.LeaseMS != store.DefaultLease.Milliseconds() || beaten.Cancel != "" {
 		t.Errorf("%+v", beaten)
 	}
 	batch := client.Events{Fence: a.Fence, N: 1, Events: []json.RawMessage{json.RawMessage(`{"type":"run.started"}`), json.RawMessage(`{"type":"run.text","text":"<b>"}`)}}
-	must0(t, h.SendEvents(w.ctx, a.Run.ID, batch))
-	must0(t, h.SendEvents(w.ctx, a.Run.ID, batch)) // again
-	must0(t, h.PostUpdate(w.ctx, a.Run.ID, client.Update{Fence: a.Fence, ID: "u1", Text: "thinking"}))
-	must0(t, h.Attach(w.ctx, a.Run.ID, client.Attach{Fence: a.Fence, ID: "f1", Name: "ä.html", MediaType: "text/html", Data: []byte("<script>")}))
+	must(t, h.SendEvents(w.ctx, a.Run.ID, batch))
+	must(t, h.SendEvents(w.ctx, a.Run.ID, batch)) // again
+	must(t, h.PostUpdate(w.ctx, a.Run.ID, client.Update{Fence: a.Fence, ID: "u1", Text: "thinking"}))
+	must(t, h.Attach(w.ctx, a.Run.ID, client.Attach{Fence: a.Fence, ID: "f1", Name: "ä.html", MediaType: "text/html", Data: []byte("<script>")}))
 	conversation, err := h.ReadConversation(w.ctx, a.Run.ID, a.Fence, 0)
-	must0(t, err)
+	must(t, err)
 	if len(conversation.Items) != 1 || conversation.Items[0].Text != "what is the answer?" {
 		t.Errorf("%+v", conversation)
 	}
-	must0(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
-	must0(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
-	must0(t, <-followed)
+	must(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
+	must(t, h.Finish(w.ctx, a.Run.ID, client.Finish{Fence: a.Fence, Outcome: okOutcome}))
+	must(t, <-followed)
 	if want := []string{"message.accepted", "run.taken", "run.started", "run.text", "update.posted", "file.attached", "run.done"}; !slices.Equal(events, want) {
 		t.Errorf("%q", events)
 	}
 	r, err := w.all.Run(w.ctx, a.Run.ID)
-	must0(t, err)
+	must(t, err)
 	if r.Reply == nil || *r.Reply != "42" || r.Status != "ok" || r.Host != "laptop" || string(r.Outcome) == "" {
 		t.Errorf("%+v", r)
 	}
@@ -211,7 +211,7 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 		Conversation string
 		Data         client.Run
 	}
-	must0(t, json.Unmarshal(bodies[len(bodies)-1], &last))
+	must(t, json.Unmarshal(bodies[len(bodies)-1], &last))
 	if last.Type != "run.done" || last.Conversation != "a/b c" || *last.Data.Reply != "42" {
 		t.Errorf("%s", bodies[len(bodies)-1])
 	}
@@ -225,28 +225,28 @@ func TestAMessageIsAnsweredByAHostAndItsReplyComesByStreamAndWebhook(t *testing.
 		t.Error(err)
 	}
 	mine, err := asker.Send(w.ctx, client.NewMessage{Conversation: "mine", Text: "x"}, "")
-	must0(t, err)
+	must(t, err)
 	if _, err := asker.Run(w.ctx, mine.Run.ID); err != nil {
 		t.Error(err)
 	}
-	must0(t, asker.Cancel(w.ctx, mine.Run.ID, "no need"))
+	must(t, asker.Cancel(w.ctx, mine.Run.ID, "no need"))
 	if r, err := asker.Run(w.ctx, mine.Run.ID); err != nil || r.Status != "stopped" || r.ErrorMessage != "no need" {
 		t.Errorf("%+v %v", r, err)
 	}
 
 	// A file never comes back as a page.
-	response := w.get(w.secretOf(w.all), "/v1/files/f1")
+	response := w.get(w.secret(), "/v1/files/f1")
 	defer response.Body.Close()
 	if body, _ := io.ReadAll(response.Body); string(body) != "<script>" || response.Header.Get("Content-Type") != "application/octet-stream" || !strings.HasPrefix(response.Header.Get("Content-Disposition"), "attachment") {
 		t.Errorf("%s %v", body, response.Header)
 	}
 }
 
-// secretOf makes a key like that of a client.
-func (w *house) secretOf(*client.Client) string {
+// secret makes a key that may do everything.
+func (w *house) secret() string {
 	w.t.Helper()
 	var k client.Key
-	must0(w.t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: "raw" + store.NewID(), Scopes: client.Scopes}, &k))
+	must(w.t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: "raw" + store.NewID(), Scopes: client.Scopes}, &k))
 	return k.Secret
 }
 
@@ -255,7 +255,7 @@ func (w *house) get(secret, path string) *http.Response { return w.do(secret, "G
 func (w *house) do(secret, method, path, body string, header http.Header) *http.Response {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.ctx, method, w.url+path, strings.NewReader(body))
-	must0(w.t, err)
+	must(w.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	for name, values := range header {
 		r.Header[name] = values
@@ -268,7 +268,7 @@ func (w *house) do(secret, method, path, body string, header http.Header) *http.
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := transport.RoundTrip(r)
-	must0(w.t, err)
+	must(w.t, err)
 	return response
 }
 
@@ -298,13 +298,13 @@ func TestEachRouteWantsItsScopeAndNoOther(t *testing.T) {
 	secrets := map[client.Scope]string{}
 	for _, scope := range client.Scopes {
 		var k client.Key
-		must0(t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: "only-" + string(scope), Scopes: []client.Scope{scope}}, &k))
+		must(t, w.all.Post(w.ctx, "/v1/keys", newKey{Name: "only-" + string(scope), Scopes: []client.Scope{scope}}, &k))
 		secrets[scope] = k.Secret
 	}
 	var i client.Invite
-	must0(t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
+	must(t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
 	paired, err := w.with("").Pair(w.ctx, client.Pairing{Code: i.Code, Name: "h"})
-	must0(t, err)
+	must(t, err)
 	secrets[aHost] = paired.Key
 	for _, r := range routes {
 		if r.scope == anyone {
@@ -330,7 +330,7 @@ func TestEachRouteWantsItsScopeAndNoOther(t *testing.T) {
 
 func TestWhatIsHostileIsRefused(t *testing.T) {
 	w := newHouse(t)
-	secret := w.secretOf(w.all)
+	secret := w.secret()
 	for what, c := range map[string]struct {
 		method, path, body string
 		header             http.Header
@@ -363,7 +363,7 @@ func TestWhatIsHostileIsRefused(t *testing.T) {
 	// Markup in text comes back as text of JSON alone.
 	markup := `<script>alert("x")</script>`
 	m, err := w.all.Send(w.ctx, client.NewMessage{Conversation: markup, Text: markup, Author: markup}, "")
-	must0(t, err)
+	must(t, err)
 	response := w.get(secret, "/v1/messages/"+m.ID)
 	defer response.Body.Close()
 	raw, _ := io.ReadAll(response.Body)
@@ -384,18 +384,18 @@ func TestWhatIsHostileIsRefused(t *testing.T) {
 func TestAnInviteThatWasUsedAndAHostThatWasRevokedAreRefused(t *testing.T) {
 	w := newHouse(t)
 	var i client.Invite
-	must0(t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
+	must(t, w.all.Post(w.ctx, "/v1/invites", newInvite{}, &i))
 	none := w.with("")
 	p, err := none.Pair(w.ctx, client.Pairing{Code: i.Code, Name: "a"})
-	must0(t, err)
+	must(t, err)
 	if _, err := none.Pair(w.ctx, client.Pairing{Code: i.Code, Name: "b"}); !client.IsCode(err, "unauthorized") {
 		t.Error(err)
 	}
 	h := w.with(p.Key)
 	_, err = w.all.Send(w.ctx, client.NewMessage{Text: "x"}, "")
-	must0(t, err)
+	must(t, err)
 	a := w.claim(h)
-	must0(t, w.all.Delete(w.ctx, "/v1/hosts/a"))
+	must(t, w.all.Delete(w.ctx, "/v1/hosts/a"))
 	for what, err := range map[string]error{
 		"claim":  func() error { _, err := h.Claim(w.ctx, client.Claim{Slots: 1}); return err }(),
 		"beat":   func() error { _, err := h.Beat(w.ctx, a.Run.ID, client.Beat{Fence: a.Fence}); return err }(),
@@ -410,7 +410,7 @@ func TestAnInviteThatWasUsedAndAHostThatWasRevokedAreRefused(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	var audit client.Page[client.AuditEntry]
-	must0(t, w.all.Get(w.ctx, "/v1/audit", &audit))
+	must(t, w.all.Get(w.ctx, "/v1/audit", &audit))
 	var acts []string
 	for _, e := range audit.Items {
 		acts = append(acts, e.Actor+" "+e.Action+" "+e.Object)
@@ -423,11 +423,11 @@ func TestAnInviteThatWasUsedAndAHostThatWasRevokedAreRefused(t *testing.T) {
 func TestAWebhookThatIsForgedOrReplayedIsRefused(t *testing.T) {
 	w := newHouse(t)
 	var k client.Hook
-	must0(t, w.all.Put(w.ctx, "/v1/hooks/crm", client.Hook{Text: "/issue/text", Conversation: "/issue/id"}, &k))
+	must(t, w.all.Put(w.ctx, "/v1/hooks/crm", client.Hook{Text: "/issue/text", Conversation: "/issue/id"}, &k))
 	body := `{"issue":{"id":17,"text":"help"}}`
 	signed := func(secret, id string, at time.Time) http.Header {
 		header := http.Header{}
-		must0(t, webhook.Sign(header, secret, id, at, []byte(body)))
+		must(t, webhook.Sign(header, secret, id, at, []byte(body)))
 		return header
 	}
 	post := func(path, body string, header http.Header) string { return w.problem("", "POST", path, body, header) }
@@ -451,7 +451,7 @@ func TestAWebhookThatIsForgedOrReplayedIsRefused(t *testing.T) {
 		}
 	}
 	var messages client.Page[client.Message]
-	must0(t, w.all.Get(w.ctx, "/v1/conversations/crm:17/messages", &messages))
+	must(t, w.all.Get(w.ctx, "/v1/conversations/crm:17/messages", &messages))
 	if len(messages.Items) != 1 || messages.Items[0].Text != "help" {
 		t.Errorf("%+v", messages.Items)
 	}
@@ -461,7 +461,7 @@ func TestACancellationAndAnInterruptionReachTheHost(t *testing.T) {
 	w := newHouse(t)
 	h := w.host("a")
 	m, err := w.all.Send(w.ctx, client.NewMessage{Conversation: "c", Text: "one"}, "")
-	must0(t, err)
+	must(t, err)
 	a := w.claim(h)
 	heard := make(chan client.Commands, 1)
 	go func() {
@@ -472,16 +472,16 @@ func TestACancellationAndAnInterruptionReachTheHost(t *testing.T) {
 		heard <- c
 	}()
 	_, err = w.all.Send(w.ctx, client.NewMessage{Conversation: "c", Text: "two", Interrupt: true}, "")
-	must0(t, err)
+	must(t, err)
 	if c := <-heard; len(c.Cancel) != 1 || c.Cancel[0].Run != m.Run.ID || c.Cancel[0].Fence != a.Fence {
 		t.Fatalf("%+v", c)
 	}
 	b, err := h.Beat(w.ctx, m.Run.ID, client.Beat{Fence: a.Fence})
-	must0(t, err)
+	must(t, err)
 	if b.Cancel != "interrupted by a newer message" {
 		t.Errorf("%+v", b)
 	}
-	must0(t, h.Finish(w.ctx, m.Run.ID, client.Finish{Fence: a.Fence, Outcome: json.RawMessage(`{"status":"stopped","error":{"code":"cancelled","message":"interrupted"}}`)}))
+	must(t, h.Finish(w.ctx, m.Run.ID, client.Finish{Fence: a.Fence, Outcome: json.RawMessage(`{"status":"stopped","error":{"code":"cancelled","message":"interrupted"}}`)}))
 	if next := w.claim(h); next.Text != "two" {
 		t.Errorf("%+v", next)
 	}
@@ -491,10 +491,10 @@ func TestAnApprovalIsAnsweredAndTheHostHearsIt(t *testing.T) {
 	w := newHouse(t)
 	h := w.host("a")
 	_, err := w.all.Send(w.ctx, client.NewMessage{Conversation: "c", Text: "one"}, "")
-	must0(t, err)
+	must(t, err)
 	a := w.claim(h)
 	_, err = h.Ask(w.ctx, a.Run.ID, client.Ask{Fence: a.Fence, ID: "q", Kind: "call", Digest: "d", Question: json.RawMessage(`{"tool":"x"}`), DeadlineMS: 60_000})
-	must0(t, err)
+	must(t, err)
 	heard := make(chan client.Approval, 1)
 	go func() {
 		q, err := h.Asked(w.ctx, a.Run.ID, "q", a.Fence, client.MaxWait)
@@ -507,7 +507,7 @@ func TestAnApprovalIsAnsweredAndTheHostHearsIt(t *testing.T) {
 	if err := approver.Post(w.ctx, "/v1/approvals/q/answer", client.Answer{Decision: "approve", Digest: "another"}, nil); !client.IsCode(err, "conflict") {
 		t.Error(err)
 	}
-	must0(t, approver.Post(w.ctx, "/v1/approvals/q/answer", client.Answer{Decision: "approve", Digest: "d"}, nil))
+	must(t, approver.Post(w.ctx, "/v1/approvals/q/answer", client.Answer{Decision: "approve", Digest: "d"}, nil))
 	if q := <-heard; q.State != client.ApprovalApproved || q.By != "key ann" {
 		t.Errorf("%+v", q)
 	}
@@ -519,7 +519,7 @@ func TestAnApprovalIsAnsweredAndTheHostHearsIt(t *testing.T) {
 func TestSchedulesKnowTheirZones(t *testing.T) {
 	now := time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC)
 	v := client.Schedule{Cron: "30 9 * * *", Zone: "Europe/Berlin"}
-	must0(t, checkSchedule(&v, now))
+	must(t, checkSchedule(&v, now))
 	// On 29 March 2026 summer time begins there.
 	if want := time.Date(2026, 3, 29, 7, 30, 0, 0, time.UTC); !v.Next.Equal(want) {
 		t.Errorf("%v, want %v", v.Next, want)
@@ -552,7 +552,7 @@ func TestTheDocumentIsThatOfTheRoutes(t *testing.T) {
 			Schemas map[string]struct{ Properties map[string]any }
 		}
 	}
-	must0(t, json.Unmarshal(raw, &doc))
+	must(t, json.Unmarshal(raw, &doc))
 	ids, n := map[string]bool{}, 0
 	for path, operations := range doc.Paths {
 		for method, o := range operations {
@@ -575,9 +575,9 @@ func TestTheDocumentIsThatOfTheRoutes(t *testing.T) {
 	for _, v := range []any{client.Run{}, client.Message{}, client.Assignment{}} {
 		schema := doc.Components.Schemas[reflect.TypeOf(v).Name()]
 		raw, err := json.Marshal(v)
-		must0(t, err)
+		must(t, err)
 		var fields map[string]any
-		must0(t, json.Unmarshal(raw, &fields))
+		must(t, json.Unmarshal(raw, &fields))
 		for field := range fields {
 			if schema.Properties[field] == nil {
 				t.Errorf("%T has %s, and its schema not", v, field)
@@ -588,14 +588,14 @@ func TestTheDocumentIsThatOfTheRoutes(t *testing.T) {
 
 func TestAHubThatClosesLetsGoOfWhoWaits(t *testing.T) {
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "hub.db"), store.Options{})
-	must0(t, err)
+	must(t, err)
 	defer s.Close()
 	h := New(s, Options{})
 	server := httptest.NewServer(h)
 	defer server.Close()
 	w := &house{t: t, ctx: t.Context(), h: h, url: server.URL}
 	secret, err := FirstKey(w.ctx, s)
-	must0(t, err)
+	must(t, err)
 	w.all = w.with(secret)
 	host := w.host("a")
 	ended := make(chan error, 1)

@@ -119,7 +119,7 @@ func (h *Hub) ask(c *call) (any, error) {
 		a.DeadlineMS <= 0 || a.DeadlineMS > maxDeadline.Milliseconds() {
 		return nil, problemf("invalid", "a question has an id, a kind (call, question), a digest, itself as JSON, and a deadline of a week at most")
 	}
-	return must(h.store.AskApproval(c.ctx, c.host, c.r.PathValue("id"), *a))
+	return answerOf(h.store.AskApproval(c.ctx, c.host, c.r.PathValue("id"), *a))
 }
 
 func (h *Hub) asked(c *call) (any, error) {
@@ -133,7 +133,7 @@ func (h *Hub) asked(c *call) (any, error) {
 		a, err = h.store.RunApproval(c.ctx, c.host, c.r.PathValue("id"), c.r.PathValue("approval"), fence)
 		return a.State != client.ApprovalPending, err
 	})
-	return must(a, err)
+	return answerOf(a, err)
 }
 
 // maxUpdate bounds what a run says before its reply.

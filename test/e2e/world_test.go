@@ -401,27 +401,7 @@ func (w *world) install(p program) {
 
 // processes are those of the operator's world, with their arguments: those with its home in their
 // environment, and its Nightporter's own, which keep none.
-func (w *world) processes() map[int]string {
-	found := map[int]string{}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, entry := range entries {
-		var pid int
-		if _, err := fmt.Sscan(entry.Name(), &pid); err != nil || pid == os.Getpid() {
-			continue
-		}
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || exe != w.own() && !bytes.Contains(env, []byte("HOME="+w.home+"\x00")) {
-			continue
-		}
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		found[pid] = strings.ReplaceAll(string(cmdline), "\x00", " ")
-	}
-	return found
-}
+func (w *world) processes() map[int]string { return programs.Processes(w.t, w.home, w.own()) }
 
 // call is a step that calls a tool of a granted server.
 func call(server, tool, arguments string) fakemodel.Step {

@@ -105,25 +105,7 @@ func server(mode string, more ...string) string {
 
 // processes are those of this world, with their arguments.
 func (w *world) processes() map[int]string {
-	found := map[int]string{}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, entry := range entries {
-		var pid int
-		if _, err := fmt.Sscan(entry.Name(), &pid); err != nil || pid == os.Getpid() {
-			continue
-		}
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || exe != w.path("bin", "nightporter") && !bytes.Contains(env, []byte("HOME="+w.home+"\x00")) {
-			continue
-		}
-		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		found[pid] = strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-	}
-	return found
+	return programs.Processes(w.t, w.home, w.path("bin", "nightporter"))
 }
 
 // left says what is left of the world's processes: nothing, as soon as that is so.

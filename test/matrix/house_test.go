@@ -6,14 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -95,7 +95,7 @@ func newHouse(t *testing.T, config string) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, pid := range h.processes() {
+		for pid := range h.processes() {
 			if process, err := os.FindProcess(pid); err == nil {
 				_ = process.Kill() // it may be gone by now
 			}
@@ -117,31 +117,15 @@ func (h *house) write(path, text string) {
 }
 
 // processes are those whose environment has this home, by their ids. Those that have ended and were not waited for have none.
-func (h *house) processes() (pids []int) {
-	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range paths {
-		environ, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(environ, []byte("HOME="+h.home)) {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+func (h *house) processes() map[int]string { return programs.Processes(h.t, h.home, "") }
 
 // gone waits until no process is left, and returns the command lines of those that stay.
 func (h *house) gone() (left []string) {
 	deadline := time.Now().Add(90 * time.Second)
 	for {
-		pids := h.processes()
-		if len(pids) == 0 || time.Now().After(deadline) {
-			for _, pid := range pids {
-				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				left = append(left, strings.ReplaceAll(string(line), "\x00", " "))
-			}
-			return left
+		running := h.processes()
+		if len(running) == 0 || time.Now().After(deadline) {
+			return slices.Collect(maps.Values(running))
 		}
 		<-time.After(50 * time.Millisecond)
 	}
